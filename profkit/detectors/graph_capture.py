@@ -99,6 +99,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     if spent.total_ns < thresholds.min_captured_share * total_ns:
         return
 
+    # How many tells that what looks like a slow loop of launches is none.
     launches_ns = ctx.events.ts_ns[KERNEL_LAUNCH.rows(ctx.events)]
     n_launches = int(inside(captures, launches_ns).sum())
     extent = "the steps" if len(ctx.steps) else "the recording"

@@ -260,6 +260,7 @@ def _suggest_fix(ctx: Context, callee: str) -> str:
         return "Leave out the sleep."
     if _PIPELINE.search(callee):
         return _FIX_PIPELINE
+    # Many programs of inference load nothing, and a loader's arguments would tell them nothing.
     if len(ctx.data_waits):
         return (
             "Do this in the data set, with `DataLoader(..., num_workers=4)`, or on the GPU, or "

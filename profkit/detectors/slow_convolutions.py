@@ -1,0 +1,160 @@
+"""KER013 slow-convolutions: convolutions on the CPU run without its fast library.
+
+What it finds:
+    Operators such as ``_slow_conv2d_forward`` that take a share of the steps on the CPU: PyTorch's
+    general convolution, which it runs where oneDNN has none for the type or the machine.
+
+Why it matters:
+    A convolution in float16 or bfloat16 takes 12 to 27 times as long as in float32 on a CPU without
+    arithmetic for these types (measured with torch 2.13). Models that were saved for a GPU are
+    often loaded in half precision. The cost is a replay in which they take a tenth, as a tenth is
+    the least that was measured.
+
+How to fix it:
+    Convert the model to float32 for the CPU. On a Mac with Apple's chips, PyTorch has no fast
+    convolution for the CPU in any type: run the model on ``"mps"``. Elsewhere look whether
+    ``torch.backends.mkldnn`` is available and enabled.
+
+Example:
+    ::
+
+        model = load_model(torch_dtype=torch.float16)
+        y = model(x.half())
+
+Use instead:
+    ::
+
+        model = load_model(torch_dtype=torch.float32)
+        y = model(x)
+
+Reads:
+    Operators (``name``, ``Input type``, ``ts_ns`` and ``dur_ns`` in nanoseconds), their launches,
+    the steps, the source lines.
+
+When to ignore this:
+    The program runs on a GPU elsewhere, and only this recording was made on a CPU.
+
+Source:
+    ``use_mkldnn`` in ``aten/src/ATen/native/Convolution.cpp``; "MPS backend" in PyTorch's notes.
+"""
+
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+
+from profkit.index.compute.inputs import parse_inputs
+from profkit.index.intervals import covered_by
+from profkit.index.runtime_calls import rows_named
+from profkit.rule import (
+    MISSING,
+    Category,
+    Context,
+    Finding,
+    ProgramChange,
+    Rows,
+    RuleInfo,
+    at,
+    dataclass,
+    event_ids,
+    format_share,
+    in_windows,
+    known_locations,
+    needs,
+    reaches_share,
+    regex,
+    time_per_step,
+    times_per_step,
+    windows_ns,
+)
+
+INFO = RuleInfo(
+    id="KER013",
+    name="slow-convolutions",
+    title="Convolutions on the CPU run without its fast library",
+    severity="warning",
+    needs=(needs.OPERATORS,),
+    since="0.2.0",
+)
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """When slow convolutions are a finding.
+
+    Attributes:
+        min_saved_share: Minimum share of the steps that the fix saves: where a change of the type
+            pays for the edit.
+        assumed_kept_share: Assumed share of their time that fast convolutions take: at most a
+            twelfth was measured for float16.
+    """
+
+    min_saved_share: float = 0.05
+    assumed_kept_share: float = 0.1
+
+
+_SLOW: Final = regex(
+    r"^aten::_?slow_conv(2d|3d|_dilated[23]d|_transpose[23]d)(_forward|_backward)?$"
+)
+_HALF_TYPES: Final = {"c10::Half": "float16", "c10::BFloat16": "bfloat16"}
+_FIX_TYPE: Final = (
+    "Convert the model to float32 for the CPU, with `model.float()`, and its inputs: this CPU has "
+    "no fast convolution in {}."
+)
+_FIX_MACHINE: Final = (
+    'On a Mac, run the model on `torch.device("mps")`; elsewhere see whether '
+    "`torch.backends.mkldnn.is_available()`, and let nothing disable it."
+)
+
+
+def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
+    """Yield a finding for each line that runs slow convolutions on the CPU."""
+    is_slow = rows_named(ctx.events, _SLOW, Category.OP)
+    rows = np.flatnonzero(is_slow)
+    rows = rows[in_windows(ctx, rows)]
+    if not len(rows):
+        return
+
+    # A GPU without cuDNN runs operators of the same names.
+    _, launching = ctx.launched_by(rows)
+    rows = np.setdiff1d(rows, launching)
+    for location, line_rows in ctx.by_line(rows):
+        change = ProgramChange(scaled=((line_rows, thresholds.assumed_kept_share),))
+        cost = ctx.time_cost(change, "estimate")
+        if not reaches_share(ctx, cost.ns or 0, thresholds.min_saved_share):
+            continue
+
+        spent = covered_by(ctx.events, line_rows)
+        kind = _find_half_type(ctx, line_rows)
+        yield INFO.finding(
+            confidence="high" if kind else "medium",
+            message=(
+                f"Convolutions{f' in {kind}' if kind else ''}{at(location)} run "
+                f"{times_per_step(ctx, len(line_rows))} in PyTorch's general, slow operator, which "
+                f"takes {time_per_step(ctx, spent.total_ns)} "
+                f"({format_share(spent.total_ns / windows_ns(ctx))})."
+            ),
+            fix=_FIX_TYPE.format(kind) if kind else _FIX_MACHINE,
+            locations=known_locations(location),
+            n=len(line_rows),
+            cost=cost,
+            evidence={
+                "type": kind,
+                "spent_ns": spent.total_ns,
+                "events": event_ids(ctx, line_rows),
+            },
+            spans=spent.pairs(),
+            change=change,
+        )
+
+
+def _find_half_type(ctx: Context, rows: Rows) -> str:
+    """Return the half-precision type in which some operators compute; empty if it is not known."""
+    # Shapes and types are recorded on request only.
+    types = ctx.events.input_types.at(rows)
+    for number in sorted({int(number) for number in types if number != MISSING}):
+        inputs = parse_inputs("[]", ctx.events.names[number], "")
+        first = inputs.types[0] if inputs is not None and inputs.types else ""
+        if isinstance(first, str) and first in _HALF_TYPES:
+            return _HALF_TYPES[first]
+    return ""
