@@ -4,7 +4,7 @@ What it finds:
     Calls of ``torch.cuda.synchronize()``, ``stream.synchronize()`` and ``event.synchronize()``
     inside the steps: synchronizing runtime calls outside any operator. The call with which the
     profiler ends a recording is left out, and so are calls of gloo's threads, and a line that only
-    synchronizes once all work has been launched, as benchmarks end.
+    synchronizes before the first launch or after the last, as benchmarks begin and end.
 
 Why it matters:
     While the host waits for the GPU it launches nothing, so the GPU is idle from the end of its
@@ -48,7 +48,12 @@ from collections.abc import Iterator
 from typing import Final
 
 from profkit.engine.families.python_calls import find_library_function, place_of_call
-from profkit.index.device.syncs import SyncKind, are_followed_by_work, find_calls_by_profiler
+from profkit.index.device.syncs import (
+    SyncKind,
+    are_followed_by_work,
+    are_preceded_by_work,
+    find_calls_by_profiler,
+)
 from profkit.index.ranks.collectives import collective_rows
 from profkit.rule import (
     NO_ROW,
@@ -94,7 +99,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     lines = list(ctx.by_line(_find_calls(ctx)))
     waits = find_costly_waits(ctx, [ProgramChange(calls=rows) for _, rows in lines], thresholds)
     for (location, rows), wait in zip(lines, waits, strict=True):
-        if wait is None or _ends_all_work(ctx, rows):
+        if wait is None or _frames_all_work(ctx, rows):
             continue
 
         runtime_call = ctx.events.name_of(int(rows[0]))
@@ -125,8 +130,10 @@ def _find_calls(ctx: Context) -> Rows:
     return calls
 
 
-def _ends_all_work(ctx: Context, rows: Rows) -> bool:
-    """Tell whether nothing was launched after any of the calls."""
+def _frames_all_work(ctx: Context, rows: Rows) -> bool:
+    """Tell whether nothing was launched before any of the calls, or nothing after."""
+    if not are_preceded_by_work(ctx.events, ctx.launches, rows).any():
+        return True
     # In a recording of a single step the next step may follow.
     return len(ctx.steps) != 1 and not are_followed_by_work(ctx.events, ctx.launches, rows).any()
 

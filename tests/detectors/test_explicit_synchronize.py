@@ -189,6 +189,21 @@ def test_in_a_recording_of_one_step_the_next_may_follow(found: Found) -> None:
     assert len(found(benchmark(1), RULE)) == 1
 
 
+def test_a_benchmark_may_synchronize_before_its_first_launch(found: Found) -> None:
+    b = TraceBuilder()
+    b.kernel("gemm", 400_000)
+    with b.step():
+        b.synchronize()
+        b.launch("aten::mm", kernel="gemm", host_ns=10_000, device_ns=300_000)
+    assert found(b, RULE) == ()
+
+    # In later steps it waits for the step before.
+    with b.step():
+        b.synchronize()
+        b.launch("aten::mm", kernel="gemm", host_ns=10_000, device_ns=300_000)
+    assert len(found(b, RULE)) == 1
+
+
 def test_waits_within_operators_belong_to_other_rules(found: Found) -> None:
     b = TraceBuilder()
     for _ in range(3):

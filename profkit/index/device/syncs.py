@@ -244,6 +244,17 @@ def are_followed_by_work(events: EventTable, launches: Launches, calls: Rows) ->
     return np.asarray(events.end_ns[calls] <= last_ns)
 
 
+def are_preceded_by_work(events: EventTable, launches: Launches, calls: Rows) -> Mask:
+    """Return whether device work is launched before each call in the recording. Shape of ``calls``.
+
+    The first synchronization of a benchmark only waits for work from before the recording.
+    """
+    launched = launches.launch[launches.launch != NO_ROW]
+    never = np.iinfo(np.int64).max
+    first_ns = int(events.ts_ns[launched].min(initial=never))
+    return np.asarray(events.ts_ns[calls] > first_ns)
+
+
 def sizes_of(events: EventTable, copies: Rows | Int32s) -> Int64s:
     """Return the bytes of each copy, 0 where its size is not known. Shape of ``copies``."""
     n_bytes = events.n_bytes.at(copies)

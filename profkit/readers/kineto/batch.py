@@ -247,7 +247,7 @@ def _category_by_name(event: Any) -> int:  # noqa: ANN401  (a struct of one of s
     return _BRACKETED.get(event.name.partition(" ")[0], Category.OTHER)
 
 
-def _category_without_cat(event: Any) -> int:  # noqa: ANN401  (a struct of one of several kinds)
+def _find_category_without_cat(event: Any) -> int:  # noqa: ANN401  (a struct of one of several kinds)
     """Return the category of an event without ``cat``.
 
     An autograd profiler's array has the kind in the process: ``CPU functions`` or, for device work,
@@ -328,7 +328,7 @@ _MTIA_EVENTS: Final = {
 
 
 _AMBIGUOUS_CATEGORIES: Final = {
-    "": _category_without_cat,
+    "": _find_category_without_cat,
     "cuda": _category_of_nsight,
     "mtia_ccp_events": _category_of_mtia,
     "xpu_sync": _category_of_xpu_sync,
