@@ -29,6 +29,7 @@ from profkit.present.memory_text import (
     use_label,
 )
 from profkit.testing import SnapshotBuilder
+from profkit.testing.snapshot_builder import Layout
 from tests.renderers import reports
 
 MIB = 1 << 20
@@ -293,3 +294,15 @@ def test_the_headline_of_a_snapshot_names_uses_and_the_lines_of_the_largest() ->
     # The stacks of an earlier history tell the use of blocks that are older than this one.
     older = tuple(replace(each, is_before_recording=True) for each in sites)
     assert text(*uses, sites=older).endswith("24% gradients and 20% allocated before recording.")
+
+
+@pytest.mark.parametrize(("layout", "has_gradients"), [("segments", False), ("2.8", True)])
+def test_blocks_without_a_stack_are_of_the_backward_pass_in_a_history_alone(
+    tmp_path: Path, layout: Layout, *, has_gradients: bool
+) -> None:
+    b = SnapshotBuilder()
+    with b.frame("train.py", 10, "train"):
+        b.alloc(2 * MIB)
+    b.alloc(100 * MIB)
+    path = b.write(tmp_path / "memory.pickle", layout)
+    assert ("gradients" in headline(profkit.analyze(path))) == has_gradients

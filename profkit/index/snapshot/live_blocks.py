@@ -30,6 +30,7 @@ class LiveBlocks:
         stream: The stream that it serves.
         stack: Stack of the allocation, or :data:`~profkit.model.snapshot.NO_STACK`.
         is_before_recording: Whether it was allocated before the first entry of the history.
+        is_recorded: Whether its allocation is in the history.
         is_freed: Whether it is freed later.
     """
 
@@ -38,6 +39,7 @@ class LiveBlocks:
     stream: Int64s
     stack: Int32s
     is_before_recording: Mask
+    is_recorded: Mask
     is_freed: Mask
 
     def __len__(self) -> int:
@@ -85,8 +87,10 @@ def find_live_blocks(snapshot: MemorySnapshot, replay: DeviceReplay, place: int)
     stack = np.concatenate((blocks.stack[row], history.stack[history_rows]))
     stack[len(stack) - len(earlier_rows) :] = NO_STACK
 
-    # Without a history, no block is from before it.
-    is_before = (since == NO_ROW) & (replay.end > 0)
+    # Without a history no block is from before it, and none is known to be recorded.
+    is_recorded = since != NO_ROW
+    is_before = ~is_recorded & (replay.end > 0)
+    is_freed_later = np.arange(len(history_rows)) < len(freed_rows)
 
     return LiveBlocks(
         address=np.concatenate((blocks.address[row], history.address[history_rows])),
@@ -95,9 +99,8 @@ def find_live_blocks(snapshot: MemorySnapshot, replay: DeviceReplay, place: int)
             (snapshot.segments.stream[blocks.segment[row]], history.stream[history_rows])
         ),
         stack=stack,
-        is_before_recording=np.concatenate(
-            (is_before, np.arange(len(history_rows)) >= len(freed_rows))
-        ),
+        is_before_recording=np.concatenate((is_before, ~is_freed_later)),
+        is_recorded=np.concatenate((is_recorded, is_freed_later)),
         is_freed=np.arange(len(stack)) >= len(row),
     )
 
@@ -108,7 +111,7 @@ def group_by_site(live: LiveBlocks, lines: StackLines) -> LiveBlockSites:
     use = use_of_blocks(
         live.stack,
         live.is_freed,
-        ~live.is_before_recording,
+        live.is_recorded,
         find_uses(lines.stacks),
         makes_optimizer_state(lines.stacks),
     )
