@@ -52,7 +52,7 @@ from profkit.engine.families.leaks.messages import (
     sentences,
     storage_ratio,
 )
-from profkit.rule import CYCLE, Chain, Context, Finding, Leak, RuleInfo, needs
+from profkit.rule import CYCLE, TEE, Chain, Context, Finding, Leak, RuleInfo, needs
 
 INFO = RuleInfo(
     id="MEM004",
@@ -132,6 +132,14 @@ def _suggest_holder_fix(leak: Leak) -> str:
         return (
             f"Iterate over the source of {holder} anew in each epoch, as with `while True: yield "
             f"from loader`: `{CYCLE}` saves every item of the first pass."
+        )
+    if chain is not None and any(TEE in part for part in chain.parts):
+        # The iterator that is behind holds the items, and any of them may be that one.
+        names = sorted({quoted(chain.name) for chain in leak.chains if chain.name})
+        iterators = f" ({' and '.join(names)})" if names else ""
+        return (
+            f"Advance all iterators of `itertools.tee`{iterators} equally, or delete the one that "
+            "is no longer used: an item is kept until each has passed it."
         )
     if chain is not None and _is_optimizer_history(chain):
         return f"Lower the optimizer's `history_size`: {holder} keeps tensors of that many steps."

@@ -158,6 +158,10 @@ _FIXES: Final = {
     r"^len\(|keys\(\)|dict_contains|length mismatch": (
         "Pass lists and dictionaries of the same length in every call, or one tensor instead."
     ),
+    r"== ['\"]": (
+        "Look up what depends on the text before the function is called, and pass that; or set "
+        "`torch._dynamo.config.recompile_limit` above the number of different texts."
+    ),
     r"==": (
         "Pass a Python number that changes as a tensor, `torch.tensor(value)`; keep other "
         "changing values out of the compiled function."

@@ -20,6 +20,8 @@ SCHEMA: Final = "profkit.memory/2"
 
 CYCLE: Final = "itertools.cycle"
 """In the parts of a chain, an iterator that saves all items of its first pass."""
+TEE: Final = "_tee_dataobject"
+"""In the parts of a chain, the items that not all iterators of ``itertools.tee`` have passed."""
 
 LeakKind = Literal["tensors", "graph", "garbage", "host", "native", "workers"]
 """What leaks: live tensors; the autograd graph behind a tensor; unreachable reference cycles, of

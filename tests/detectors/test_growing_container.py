@@ -124,6 +124,23 @@ def test_a_cycle_over_a_loader_is_no_container_to_be_cleared(
     assert finding.fix.startswith("Iterate over the source of `batches` anew in each epoch")
 
 
+def test_an_item_of_tee_waits_for_the_iterator_that_is_behind(
+    found: Found, watched: Watched
+) -> None:
+    chains = tuple(
+        Chain(
+            "module-global",
+            ("__main__", f".{name}", " → its _tee_dataobject", " → its Tensor"),
+            name=name,
+        )
+        for name in ("train", "preview")
+    )
+    (finding,) = found(watched(chains=chains), RULE)
+    assert finding.fix.startswith(
+        "Advance all iterators of `itertools.tee` (`preview` and `train`) equally"
+    )
+
+
 def test_a_variable_of_many_threads_is_no_container(found: Found, watched: Watched) -> None:
     variable = Chain("frame", ("batch", " in upload at a.py:5"), name="batch", scope=" in upload")
     thread = Chain("thread", ("threading._active[140]", "._args", "[0]"), name="threading._active")

@@ -279,6 +279,7 @@ def test_a_function_that_torch_gave_up_on_runs_uncompiled_and_is_reported(found:
     [
         ("tensor 'x' requires_grad mismatch. expected requires_grad=1", "require gradients"),
         ("n == 3                  # return x * n  # train.py:4 in f", "torch.tensor(value)"),
+        ("self.key == 'sensor7'", "`torch._dynamo.config.recompile_limit`"),
         ("GLOBAL_STATE changed: grad_mode ", "one for training and one for evaluation"),
         ("BACKEND_MATCH failure: torch.compile detected different backend", "before the loop"),
         ("tensor 'x' stride mismatch at index 0. expected 4, actual 1", ".contiguous()"),
