@@ -75,7 +75,10 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
 def _suggest_fix(leak: Leak) -> str:
     # The program's own line, changed, is the clearest fix.
     is_scalar = leak.shape is not None and leak.shape.is_scalar
-    line = without_graph(leak.code, is_number=is_scalar or is_accumulation(leak.code))
+    # On a GPU each `.item()` waits, and another rule would object to the fix.
+    is_cheap = leak.device == "cpu"
+    is_number = is_cheap and (is_scalar or is_accumulation(leak.code))
+    line = without_graph(leak.code, is_number=is_number)
     if line is not None:
         return f"Write {quoted(line)}, which stores only the value."
 
@@ -88,7 +91,7 @@ def _suggest_fix(leak: Leak) -> str:
     variable = assigned_name(leak.code)
     if variable is not None:
         place = f" in {quoted(name)}" if name and name != variable else ""
-        method = "item" if is_scalar else "detach"
+        method = "item" if is_number and is_scalar else "detach"
         return f"Store {quoted(f'{variable}.{method}()')}{place} instead of {quoted(variable)}."
     place = f" in {quoted(name)}" if name else ""
     return (

@@ -50,6 +50,7 @@ from typing import Final
 
 import numpy as np
 
+from profkit.engine.families.python_calls import are_within
 from profkit.index.device.attention import find_attentions
 from profkit.index.runtime_calls import rows_named
 from profkit.rule import (
@@ -102,6 +103,7 @@ class Thresholds:
 
 
 # What scaled_dot_product_attention falls back to: operators of its own, each with a kernel.
+_TRANSFORMERS_MODEL: Final = regex(r"(^|[/\\])transformers[/\\]models[/\\]")
 _MATH: Final = regex(r"^aten::_scaled_dot_product_attention_math")
 # The fast path of nn.MultiheadAttention in inference, fused unless it returns the weights.
 _MODULE: Final = regex(r"^aten::_native_multi_head_attention$")
@@ -155,18 +157,23 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
 def _suggest_fix(ctx: Context, softmax: Rows) -> str:
     """Suggest the fix for the function that called the operators."""
 
-    def are_within(pattern: re.Pattern[str]) -> bool:
+    def are_in_operator(pattern: re.Pattern[str]) -> bool:
         caller = ctx.tree.nearest(rows_named(ctx.events, pattern, Category.OP))[softmax]
         return bool((caller != NO_ROW).all())
 
-    if are_within(_MATH):
+    if are_in_operator(_MATH):
         return (
             "`scaled_dot_product_attention` falls back to separate kernels: call it within "
             "`torch.nn.attention.sdpa_kernel(SDPBackend.EFFICIENT_ATTENTION)`, which warns why no "
             "fused kernel can run, such as for the dtype, the mask or the size of the heads."
         )
-    if are_within(_MODULE):
+    if are_in_operator(_MODULE):
         return "Call `nn.MultiheadAttention` with `need_weights=False`, which runs a fused kernel."
+    if are_within(ctx, softmax, _TRANSFORMERS_MODEL):
+        return (
+            'Load the model with `attn_implementation="sdpa"`, or with a newer version of '
+            "Transformers if this one has no such implementation of the model."
+        )
     return (
         "Call `torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=...)`; load "
         'models of Transformers with `attn_implementation="sdpa"`.'

@@ -84,6 +84,14 @@ def test_a_list_of_losses_is_reported_with_its_line_its_holder_and_its_graph(
             "Store `loss.item()` in `losses` instead of `loss`.",
         ),
         (
+            {
+                "code": "loss = measure(output, y)",
+                "shape": TensorShape("float32", (), 4),
+                "device": "cuda:0",
+            },
+            "Store `loss.detach()` in `losses` instead of `loss`.",
+        ),
+        (
             {"code": "out = net(x)", "shape": TensorShape("float32", (120, 3), 4), "chains": ()},
             "Store `out.detach()` instead of `out`.",
         ),

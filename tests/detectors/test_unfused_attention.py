@@ -139,3 +139,19 @@ def test_attention_outside_the_steps_does_not_count(found: Found) -> None:
 def test_on_a_cpu_it_is_skipped(analyzed: Analyzed, host_alone: TraceBuilder) -> None:
     (unchecked,) = analyzed(host_alone, RULE).unchecked
     assert unchecked.rule == "KER005"
+
+
+def test_a_model_of_transformers_is_loaded_with_fused_attention(found: Found) -> None:
+    b = TraceBuilder(stacks=True)
+    for _ in range(3):
+        with (
+            b.step(),
+            b.frame("train.py", 4, "main"),
+            b.frame("transformers/models/bert/modeling_bert.py", 40, "forward"),
+        ):
+            for name in BY_HAND:
+                b.launch(name, kernel="kernel", host_ns=10_000, device_ns=100_000)
+            b.synchronize()
+    (finding,) = found(b, RULE)
+    assert finding.fix.startswith('Load the model with `attn_implementation="sdpa"`')
+    assert "functional" not in finding.fix
