@@ -7,8 +7,8 @@ What it finds:
 Why it matters:
     A convolution in float16 or bfloat16 takes 12 to 27 times as long as in float32 on a CPU without
     arithmetic for these types (measured with torch 2.13). Models that were saved for a GPU are
-    often loaded in half precision. The cost is a replay in which they take a tenth, as a tenth is
-    the least that was measured.
+    often loaded in half precision. The cost is a replay in which they take an assumed tenth, a
+    little more than the twelfth that was measured at most.
 
 How to fix it:
     Convert the model to float32 for the CPU. On a Mac with Apple's chips, PyTorch has no fast
