@@ -7,6 +7,8 @@ from typing import Final
 
 _TIME_STEPS: Final = ((1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "µs"))
 _SIZE_STEPS: Final = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
+_AGE_STEPS: Final = ((172_800, 86_400, "days"), (7_200, 3_600, "h"), (120, 60, "min"), (1, 1, "s"))
+"""From how many seconds on an age is in which unit: 90 seconds are more telling than one minute."""
 _MIN_SHARE: Final = 0.001
 _MIN_NUMBER: Final = 0.005
 
@@ -58,3 +60,12 @@ def format_number(number: float) -> str:
 def format_times(count: int) -> str:
     """Format how often something happened: ``once``, ``twice``, ``1,200 times``."""
     return {1: "once", 2: "twice"}.get(count, f"{count:,} times")
+
+
+def format_age(ns: int) -> str:
+    """Format how long ago something happened in whole units: ``5 min ago``, ``just now``."""
+    seconds = ns // 1_000_000_000
+    for least, scale, unit in _AGE_STEPS:
+        if seconds >= least:
+            return f"{seconds // scale:,} {unit} ago"
+    return "just now"

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from profkit.cli._newest import Selection
 from profkit.cli._progress import Progress
 from profkit.cli._scale import Place
 from profkit.dataclass import dataclass
@@ -31,10 +32,12 @@ class Input:
 
     Attributes:
         path: Its first file; of a job its folder.
+        paths: Its files.
         recording: The recording behind the report; None for a saved report.
     """
 
     path: str
+    paths: tuple[str, ...]
     report: "Report"
     recording: "LoadedRecording | None" = None
 
@@ -59,35 +62,54 @@ def plain_name(path: str) -> str:
     return name.replace("\0", "") or "recording"
 
 
-def read_all(paths: Sequence[str], options: "AnalysisOptions", shown: Progress) -> Iterator[Input]:
-    """Read and analyze every recording of some paths, one at a time.
+def read_all(selection: Selection, options: "AnalysisOptions", shown: Progress) -> Iterator[Input]:
+    """Read and analyze every recording of a selection, one at a time.
 
     Args:
-        paths: Recordings, saved reports, folders and archives of recordings.
+        selection: Recordings, saved reports and archives of recordings.
         shown: Shows the progress.
     """
-    from profkit.readers.recordings import find_recordings
-
-    return _read_recordings(find_recordings(paths), options, shown)
+    return _read_recordings(selection.recordings, options, shown)
 
 
 def read_jobs(
-    paths: Sequence[str], options: "AnalysisOptions", place: Place, shown: Progress
+    selection: Selection, options: "AnalysisOptions", place: Place, shown: Progress
 ) -> Iterator[Input]:
-    """Read and analyze the recordings of some paths; the ranks of a job become one input.
+    """Read and analyze the recordings of a selection; the ranks of a job become one input.
 
     That input has the recording of the first rank. The ranks are analyzed several at a time, as by
     ``profkit analyze``.
 
     Args:
-        paths: Recordings, saved reports, folders and archives of recordings.
+        selection: Recordings, saved reports and archives of recordings.
         place: Where they are analyzed.
         shown: Shows the progress.
     """
-    from profkit.analysis.several import AnalysisRequest
-    from profkit.readers.recordings import Recording, find_recordings, may_be_ranks
+    inputs = _read_jobs(selection.recordings, options, place, shown)
+    return _choose_newest(inputs, selection.newest) if selection.newest else inputs
 
-    recordings = find_recordings(paths)
+
+def _choose_newest(inputs: Iterator[Input], newest: str) -> Iterator[Input]:
+    """Yield the input that has a file; ranks of an earlier job may have been read with it.
+
+    If the file could not be read, the first input is that of the ranks of its job.
+    """
+    first: Input | None = None
+    for read in inputs:
+        if newest in read.paths:
+            yield read
+            return
+        first = first or read
+    if first is not None:
+        yield first
+
+
+def _read_jobs(
+    recordings: "Sequence[Recording]", options: "AnalysisOptions", place: Place, shown: Progress
+) -> Iterator[Input]:
+    from profkit.analysis.several import AnalysisRequest
+    from profkit.readers.recordings import Recording, may_be_ranks
+
     may_be_rank = may_be_ranks(recordings)
     if len(recordings) == 1:
         # A single file is a job only if it is an archive of the ranks.
@@ -106,24 +128,25 @@ def read_jobs(
             if analysis.is_job:
                 path = analysis.report.source.path
                 result = run_study(analysis.paths[:1], options, shown)
-                yield Input(path, analysis.report, result.recording)
+                yield Input(path, analysis.paths, analysis.report, result.recording)
             else:
                 singles.append(Recording(analysis.paths, is_member=True))
     yield from _read_recordings(singles, options, shown)
 
 
-def read_one(paths: Sequence[str], options: "AnalysisOptions", shown: Progress) -> Input:
-    """Read the one recording, or the ranks of the one job, that some paths have.
+def read_one(selection: Selection, options: "AnalysisOptions", shown: Progress) -> Input:
+    """Read the one recording, or the ranks of the one job, of a selection.
 
     Raises:
-        UsageError: They have several.
+        UsageError: It has several.
     """
     from profkit.errors import UsageError
 
-    inputs = read_jobs(paths, options, Place(), shown)
+    inputs = read_jobs(selection, options, Place(), shown)
     recording = next(inputs)
     if next(inputs, None) is not None:
-        raise UsageError(f"{paths[0]} has several recordings.", "Give the file of one of them.")
+        path = selection.paths[0]
+        raise UsageError(f"{path} has several recordings.", "Give the file of one of them.")
     return recording
 
 
@@ -213,9 +236,26 @@ def analyze_recordings(
 
     Files that could not be read, or are not recordings, are named on stderr.
     """
+    from profkit.analysis.run_figures import keep_figures
     from profkit.analysis.several import analyze_all
 
-    return _with_notes(analyze_all(recordings, request, scale, shown))
+    analyses = _with_notes(analyze_all(recordings, request, scale, shown))
+    for analysis in analyses.reports:
+        keep_figures(analysis.report, analysis.paths, request.options)
+    return analyses
+
+
+def choose_newest(analyses: "Analyses", newest: str) -> "Analyses":
+    """Choose the report on a file; ranks of an earlier job may have been analyzed with it.
+
+    Args:
+        analyses: All reports.
+        newest: The file; with an empty name all reports stay.
+    """
+    from dataclasses import replace
+
+    wanted = tuple(analysis for analysis in analyses.reports if newest in analysis.paths)
+    return replace(analyses, reports=wanted) if wanted else analyses
 
 
 def _with_notes(analyses: "Analyses") -> "Analyses":
@@ -231,9 +271,12 @@ def run_study(
     paths: Sequence[str], options: "AnalysisOptions", shown: Progress
 ) -> "AnalysisResult":
     """Read and analyze the files of one recording, and show the progress."""
+    from profkit.analysis.run_figures import keep_figures
     from profkit.analysis.study import study
 
-    return study(paths, options, on_stage=shown.on_stage, on_progress=shown.on_progress)
+    made = study(paths, options, on_stage=shown.on_stage, on_progress=shown.on_progress)
+    keep_figures(made.report, paths, options)
+    return made
 
 
 def _read(paths: Sequence[str], options: "AnalysisOptions", shown: Progress) -> Input:
@@ -243,6 +286,6 @@ def _read(paths: Sequence[str], options: "AnalysisOptions", shown: Progress) -> 
     if len(paths) == 1:
         saved = read_report(place_of(paths[0]), options.limit_bytes)
         if saved is not None:
-            return Input(paths[0], saved)
+            return Input(paths[0], tuple(paths), saved)
     result = run_study(paths, options, shown)
-    return Input(paths[0], result.report, result.recording)
+    return Input(paths[0], tuple(paths), result.report, result.recording)

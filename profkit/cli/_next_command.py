@@ -4,16 +4,17 @@ import os
 import shlex
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from profkit.cli._newest import is_newest
 from profkit.cli._output import STDOUT, stream_layout
 from profkit.folders import working_folder
 from profkit.names import short_path, visible
 
 if TYPE_CHECKING:
+    from profkit.cli._newest import Selection
     from profkit.model.difference import Difference
     from profkit.model.report import Report
 
@@ -25,8 +26,7 @@ def suggest(*commands: Sequence[str]) -> None:
         *commands: Commands as lists of words. Commands with characters that a terminal cannot show
             are omitted, since they could not be typed either.
     """
-    # A suggestion in a pipe or in a log would be noise.
-    if os.environ.get("PROFKIT_QUIET", "0") not in {"", "0"} or not sys.stderr.isatty():
+    if not _is_shown():
         return
     joined = [shlex.join(command) for command in commands]
     typeable = [command for command in joined if command == visible(command)]
@@ -34,6 +34,12 @@ def suggest(*commands: Sequence[str]) -> None:
         text = f"next: {'  or  '.join(typeable)}"
         color = stream_layout(sys.stderr)["color"]
         click.echo(click.style(text, dim=True) if color else text, err=True)
+
+
+def _is_shown() -> bool:
+    """Tell whether commands are suggested: in a pipe or in a log they would be noise."""
+    is_quiet = os.environ.get("PROFKIT_QUIET", "0") not in {"", "0"}
+    return not is_quiet and sys.stderr is not None and sys.stderr.isatty()
 
 
 def after_report(
@@ -45,38 +51,65 @@ def after_report(
         *paths: The files that it was made from.
         output: Where it was written to.
     """
-    if output == STDOUT and not sys.stdout.isatty():
+    if not _is_shown() or (output == STDOUT and not sys.stdout.isatty()):
         return
-    page = [["python", "-m", "webbrowser", output]] if format_ == "html" else _view(paths)
-    suggest(*page, *_first_finding(report, paths))
+    place = _name_place(paths, is_job=report.source.kind == "ranks")
+    view = ["profkit", "view", *place]
+    page = ["python", "-m", "webbrowser", output] if format_ == "html" else view
+    suggest(page, *_first_finding(report, place))
 
 
 def after_run(report: "Report", files: Sequence[str]) -> None:
     """Suggest what to do with the recorded files after ``profkit run``."""
-    paths = [short_path(file, str(working_folder())) for file in files]
-    folders = [str(Path(path).parent) for path in paths[:1] if report.source.kind == "trace"]
-    boards = [["tensorboard", "--logdir", folder] for folder in folders]
-    suggest(*_view(paths[:1]), *boards, *_first_finding(report, paths[:1]))
+    if _is_shown():
+        place = _name_place(files, is_job=report.source.kind == "ranks")
+        suggest(["profkit", "view", *place], *_first_finding(report, place))
 
 
 def after_difference(
-    difference: "Difference", before: str, after: str, *, output: str = STDOUT
+    difference: "Difference",
+    before: "Selection",
+    after: "Selection",
+    *,
+    output: str = STDOUT,
 ) -> None:
     """Suggest the report of the second recording if a finding is new or worse, else all changes."""
     if output == STDOUT and not sys.stdout.isatty():
         return
     if any(change.status in {"new", "worse"} for change in difference.of_kind("finding")):
-        suggest(["profkit", "analyze", after])
+        suggest(["profkit", "analyze", *_name_place(after.paths, is_job=_is_job(after))])
     elif difference.changes:
-        suggest(["profkit", "diff", before, after, "--verbose"])
+        # What was chosen without paths is chosen without paths again.
+        paths = [] if is_newest(after.newest) else [before.paths[0], after.paths[0]]
+        suggest(["profkit", "diff", *paths, "--verbose"])
 
 
-def _view(paths: Sequence[str]) -> list[list[str]]:
-    return [["profkit", "view", *paths]] if paths else []
+def _is_job(selection: "Selection") -> bool:
+    return len(selection.recordings) > 1
 
 
-def _first_finding(report: "Report", paths: Sequence[str]) -> list[list[str]]:
+def _name_place(paths: Sequence[str], *, is_job: bool) -> list[str]:
+    """Name some files as a command takes them: not at all if they are the newest run.
+
+    Args:
+        paths: The files of one recording, or of the ranks of a job.
+        is_job: Whether they are of ranks, of which the folder is named.
+    """
+    if is_newest(paths[0]):
+        return []
+    path = short_path(paths[0], str(working_folder()))
+    return [os.path.split(path)[0] or "."] if is_job else [path]
+
+
+def _first_finding(report: "Report", place: Sequence[str]) -> list[list[str]]:
+    """Return the command that explains the first finding, if there is one."""
     from profkit.present.finding_ids import finding_ids
 
-    ids = finding_ids(report.findings[:1])
-    return [["profkit", "explain", id_, *paths] for id_ in ids]
+    # With other rules than those of the configuration, other findings have the numbers.
+    context = click.get_current_context(silent=True)
+    chosen = context.params if context is not None else {}
+    is_chosen = bool(chosen.get("select") or chosen.get("ignore"))
+    return [
+        ["profkit", "explain", finding_id if is_chosen else "1", *place]
+        for finding_id in finding_ids(report.findings[:1])
+    ]

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import click
+from click.shell_completion import CompletionItem
 
 from profkit.names import did_you_mean
 from profkit.patterns import regex
@@ -125,6 +126,21 @@ def read_options(
     config = read_config()
     limit_cache(0 if no_cache else config.cache_bytes)
     return replace(config.options.with_rules(select, ignore), limit_bytes=max_bytes)
+
+
+def complete_files(
+    ctx: click.Context,  # noqa: ARG001  (click's signature)
+    param: click.Parameter,  # noqa: ARG001  (click's signature)
+    incomplete: str,
+) -> list[CompletionItem]:
+    """Have the shell complete the names of files and folders."""
+    return [CompletionItem(incomplete, type="file")]
+
+
+def add_paths_argument(command: Callable[..., int]) -> Callable[..., int]:
+    """Add the paths of recordings, without which the newest one is taken."""
+    option = click.argument("paths", metavar="[PATH]...", nargs=-1, shell_complete=complete_files)
+    return option(command)
 
 
 def add_no_cache_option(command: Callable[..., int]) -> Callable[..., int]:

@@ -133,11 +133,15 @@ def _report_process(files: "Sequence[str]", options: AnalysisOptions) -> "Report
 
 def _report_job(states: "Sequence[RankState]", options: AnalysisOptions) -> "Report | None":
     """Make the report on all ranks; None if fewer than two have recorded at the same time."""
+    from profkit.analysis.run_figures import keep_figures
     from profkit.api import report_on_ranks
     from profkit.capture.run.job_end import files_of
 
     files = files_of(states)
-    return report_on_ranks(files, options) if files else None
+    report = report_on_ranks(files, options) if files else None
+    if report is not None:
+        keep_figures(report, [path for rank in files for path in rank], options)
+    return report
 
 
 def _report_training(

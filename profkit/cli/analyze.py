@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from profkit.cli._inputs import analyze_recordings, run_study
+from profkit.cli._inputs import analyze_recordings, choose_newest, run_study
+from profkit.cli._newest import select_recordings
 from profkit.cli._next_command import after_report
 from profkit.cli._options import (
     FormatChoice,
     Size,
     add_analysis_options,
     add_output_options,
+    add_paths_argument,
     at_least,
 )
 from profkit.cli._output import STDOUT, check_target, deliver, layout
@@ -31,9 +33,10 @@ if TYPE_CHECKING:
 
 @click.command(
     short_help="Report why a recorded program is slow or memory-hungry.",
-    epilog="\b\nExample: profkit analyze traces/train/host_1.17.pt.trace.json.gz --top 10",
+    epilog="\b\nExamples:\n  profkit analyze\n"
+    "  profkit analyze traces/train/host_1.17.pt.trace.json.gz --top 10",
 )
-@click.argument("paths", metavar="PATH...", nargs=-1, required=True)
+@add_paths_argument
 @add_output_options(FormatChoice())
 @add_analysis_options
 @add_scale_options
@@ -78,7 +81,8 @@ def command(  # noqa: PLR0913  (one argument per option)
 
     PATH is a trace of profkit or torch.profiler, a snapshot of the CUDA caching allocator, a memory
     record of profkit run, a URL, or a folder, a glob or an archive of them. There is one report per
-    recording, or one over the ranks of a job. It needs neither a GPU nor torch.
+    recording, or one over the ranks of a job. Without PATH it is on the newest recording in
+    $PROFKIT_DIR, else traces. It needs neither a GPU nor torch.
     """
     from profkit.readers.snapshot.worker_process import start_early
 
@@ -88,11 +92,11 @@ def command(  # noqa: PLR0913  (one argument per option)
         raise click.UsageError("--budget-bytes and --cursor need --format json.")
 
     # The process that unpickles a snapshot starts while the modules below are imported.
-    start_early(paths[0])
+    if paths:
+        start_early(paths[0])
 
     from profkit.analysis.several import AnalysisRequest
     from profkit.present.renderer import renderer, together
-    from profkit.readers.recordings import find_recordings
 
     module = renderer(format_)
     format_options: dict[str, Any] = {**layout(output), "top": top, "verbose": verbose}
@@ -102,8 +106,11 @@ def command(  # noqa: PLR0913  (one argument per option)
     )
     # A format that draws the recording is rendered by the process that reads it.
     request = AnalysisRequest(options, format_ if _draws(module) else "", format_options)
+    selection = select_recordings(paths)
     with place.scale() as scale, progress() as shown:
-        analyses = analyze_recordings(find_recordings(paths), request, scale, shown)
+        analyses = choose_newest(
+            analyze_recordings(selection.recordings, request, scale, shown), selection.newest
+        )
         product = together(
             module, list(_render_all(analyses.reports, module, format_, request, shown))
         )

@@ -51,6 +51,7 @@ def command(
     from profkit.budgets.check import check
     from profkit.budgets.limits import budgets_of
     from profkit.cli._inputs import read_all
+    from profkit.cli._newest import select_recordings
     from profkit.cli._progress import progress
     from profkit.errors import UsageError
 
@@ -72,7 +73,7 @@ def command(
         read_baseline(str(baseline)) if baseline is not None and not update_baseline else None
     )
     with progress() as shown:
-        reports = [read.report for read in read_all(paths, options, shown)]
+        reports = [read.report for read in read_all(select_recordings(paths), options, shown)]
     if update_baseline:
         new = build_baseline(reports)
         deliver(baseline_text(new), str(baseline), force=True)

@@ -4,20 +4,28 @@ from typing import TYPE_CHECKING
 
 import click
 
-from profkit.cli._options import add_analysis_options, add_output_options, at_least
+from profkit.cli._options import (
+    add_analysis_options,
+    add_output_options,
+    at_least,
+    complete_files,
+)
 from profkit.cli._output import check_target, deliver, layout
 from profkit.model.finding import SEVERITIES
 
 if TYPE_CHECKING:
     from profkit.analysis.options import AnalysisOptions
+    from profkit.cli._newest import Selection
+    from profkit.model.report import Report
+    from profkit.present.flame_difference import FlameDifference
 
 
 @click.command(
     short_help="Compare two recordings.",
-    epilog="\b\nExample: profkit diff before.snapshot.pickle.gz after.snapshot.pickle.gz",
+    epilog="\b\nExamples:\n  profkit diff\n"
+    "  profkit diff before.snapshot.pickle.gz after.snapshot.pickle.gz",
 )
-@click.argument("before", metavar="BEFORE")
-@click.argument("after", metavar="AFTER")
+@click.argument("paths", metavar="[BEFORE AFTER]", nargs=-1, shell_complete=complete_files)
 @add_output_options(click.Choice(("html", "json", "md", "text")))
 @add_analysis_options
 @click.option("--top", metavar="N", type=click.IntRange(min=1), default=5, show_default=True,
@@ -25,10 +33,9 @@ if TYPE_CHECKING:
 @click.option("--fail-on", type=click.Choice(SEVERITIES),
               help="Exit with 1 if a new or worse finding has at least this severity.")  # fmt: skip
 @click.option("--verbose", "-v", is_flag=True, help="Show all changes, memory with its stacks.")
-def command(  # noqa: PLR0913  (one argument per option)
+def command(
     *,
-    before: str,
-    after: str,
+    paths: tuple[str, ...],
     format_: str,
     output: str,
     force: bool,
@@ -41,21 +48,28 @@ def command(  # noqa: PLR0913  (one argument per option)
 
     Two memory snapshots are compared by stack, in bytes. Traces, folders of the ranks of a job, and
     reports that profkit analyze saved as JSON, are compared by step time, findings and kernels.
+    Without BEFORE and AFTER, the two newest recordings of one program in $PROFKIT_DIR, else traces,
+    are compared; with one folder, those in it.
     """
     from dataclasses import replace
 
-    from profkit.api import compare_with, compared_flames, render
+    from profkit.api import compare_with, render
+    from profkit.cli._newest import select_pair
     from profkit.cli._next_command import after_difference
     from profkit.cli._progress import progress
 
     check_target(output, force=force)
+    if len(paths) > 2:  # noqa: PLR2004  (a pair)
+        raise click.UsageError(f"diff compares two recordings, not {len(paths)}.")
+    before, after = select_pair(paths)
     # A comparison has no shares of peaks.
     options = replace(options, peaks={})
     with progress() as shown:
-        shown.reading(before)
-        difference = compare_with(before, after, options, shown.on_progress)
+        shown.reading(before.paths[0])
+        sides = _read_job(before, options), _read_job(after, options)
+        difference = compare_with(*sides, options, shown.on_progress)
         # Only the page draws flame graphs, which need the recordings besides the reports.
-        graphs = compared_flames(before, after, options) if format_ == "html" else ()
+        graphs = _compare_flames(*sides, options) if format_ == "html" else ()
         product = render(
             difference, format_, **layout(output), top=top, verbose=verbose, graphs=graphs
         )
@@ -69,3 +83,28 @@ def command(  # noqa: PLR0913  (one argument per option)
             for change in difference.of_kind("finding")
         )
     )
+
+
+def _read_job(selection: "Selection", options: "AnalysisOptions") -> "str | Report":
+    """Report on the ranks of a job; return the path of any other recording, which is read later."""
+    from profkit.api import report_on_ranks
+
+    if not selection.newest:
+        return selection.paths[0]
+    if len(selection.recordings) > 1:
+        ranks = [rank.paths for rank in selection.recordings]
+        report = report_on_ranks(ranks, options, of=selection.newest)
+        if report is not None:
+            return report
+    return selection.newest
+
+
+def _compare_flames(
+    before: "str | Report", after: "str | Report", options: "AnalysisOptions"
+) -> "tuple[FlameDifference, ...]":
+    """Return the flame graphs that both recordings have; nothing for the ranks of a job."""
+    from profkit.api import compared_flames
+
+    if isinstance(before, str) and isinstance(after, str):
+        return compared_flames(before, after, options)
+    return ()

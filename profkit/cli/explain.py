@@ -1,10 +1,12 @@
 """``profkit explain``: explains one finding."""
 
+import os
+import shlex
 from typing import TYPE_CHECKING, Final
 
 import click
 
-from profkit.cli._options import add_analysis_options, add_output_options
+from profkit.cli._options import add_analysis_options, add_output_options, add_paths_argument
 from profkit.cli._output import check_target, deliver, layout
 
 if TYPE_CHECKING:
@@ -13,6 +15,7 @@ if TYPE_CHECKING:
 _FORMATS: Final = ("html", "json", "md", "text")
 _EPILOG: Final = """\b
 Examples:
+  profkit explain 1
   profkit explain SYN001@train.py:41 traces/train
   profkit explain 1 trace.json.gz --format json
 """
@@ -20,7 +23,7 @@ Examples:
 
 @click.command(short_help="Explain one finding.", epilog=_EPILOG)
 @click.argument("finding", metavar="FINDING")
-@click.argument("paths", metavar="PATH...", nargs=-1, required=True)
+@add_paths_argument
 @add_output_options(click.Choice(_FORMATS))
 @add_analysis_options
 def command(
@@ -36,17 +39,25 @@ def command(
 
     FINDING is an id such as SYN001@train.py:41, as in the JSON report, its number in the report, or
     the id or name of its rule if that has no other finding. PATH is a recording, its folder, or a
-    report in JSON, which has no events.
+    report in JSON, which has no events. Of a folder with several runs the newest is taken; without
+    PATH, the newest of $PROFKIT_DIR, else traces.
     """
     from profkit.api import render
     from profkit.cli._inputs import read_one
+    from profkit.cli._newest import select_run
     from profkit.cli._progress import progress
+    from profkit.errors import UsageError
     from profkit.folders import working_folder
     from profkit.present.explanation import explain
 
     check_target(output, force=force)
+    if not paths and os.path.exists(finding):  # noqa: PTH110  (any text)
+        hint = f"Put the finding first: {shlex.join(['profkit', 'explain', '1', finding])}"
+        raise UsageError(f"{finding} is a path, not a finding.", hint)
+
+    selection = select_run(paths)
     with progress() as shown:
-        read = read_one(paths, options, shown)
+        read = read_one(selection, options, shown)
         explanation = explain(read.report, read.recording, finding, str(working_folder()))
     deliver(render(explanation, format_, **layout(output)), output, force=force)
     return 0

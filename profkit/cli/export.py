@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from profkit.cli._inputs import Input, is_archive, plain_name, read_all, read_jobs
-from profkit.cli._options import FormatChoice, add_analysis_options
+from profkit.cli._newest import select_recordings
+from profkit.cli._options import FormatChoice, add_analysis_options, add_paths_argument
 from profkit.cli._output import STDOUT, check_target, deliver, layout
 from profkit.cli._progress import Progress, progress
 from profkit.cli._scale import Place, add_scale_options
@@ -49,10 +50,11 @@ def _is_folder_format(name: str) -> bool:
 
 @click.command(
     short_help="Export a recording for Perfetto, TensorBoard, spreadsheets and others.",
-    epilog="\b\nExamples:\n  profkit export trace.json.gz --to chrome\n"
+    epilog="\b\nExamples:\n  profkit export --to md\n"
+    "  profkit export trace.json.gz --to chrome\n"
     "  profkit export trace.json.gz --to csv -o tables/",
 )
-@click.argument("paths", metavar="PATH...", nargs=-1, required=True)
+@add_paths_argument
 @click.option("--to", "format_", type=ExportChoice(), required=True, help="The format.")
 @click.option("-o", "--output", metavar="OUT",
               help="A file, compressed if its name ends in .gz; or a folder, which ends in / or "
@@ -83,25 +85,27 @@ def command(  # noqa: PLR0913  (one argument per option)
 
     PATH is a trace, a snapshot of the CUDA caching allocator, a memory record of profkit run, a
     folder or an archive of these, or a report that profkit analyze saved as JSON, which has neither
-    a timeline nor stacks.
+    a timeline nor stacks. Without PATH, the newest recording in $PROFKIT_DIR, else traces, is
+    exported.
     """
     root = str(Path(base).absolute() if base else working_folder())
     remarks: list[str] = []
+    selection = select_recordings(paths)
     with progress() as shown:
         if format_ in _INTO_FOLDERS:
-            written = _write_folder(format_, read_all(paths, options, shown), output)
+            written = _write_folder(format_, read_all(selection, options, shown), output)
             opened_by = f"{format_} --logdir {output}"
         else:
             wanted = {"table": table, "weight": weight}
             export = _Export(format_, output, wanted, base=root, shown=shown, force=force)
-            export.check(paths)
+            export.check(selection.paths)
             info = export.module.INFO
             # The report of a job is one product, while recordings of ranks usually stay apart.
             joins_ranks = info.joins_ranks or info.shows == "report"
             reads = (
-                read_jobs(paths, options, place, shown)
+                read_jobs(selection, options, place, shown)
                 if joins_ranks
-                else read_all(paths, options, shown)
+                else read_all(selection, options, shown)
             )
             written, opened_by = export.write(reads), info.opened_by
             remarks = export.remarks

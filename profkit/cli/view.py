@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from profkit.cli._inputs import Input, read_jobs
-from profkit.cli._options import add_analysis_options
+from profkit.cli._newest import select_recordings
+from profkit.cli._options import add_analysis_options, add_paths_argument
 from profkit.cli._output import check_target, deliver
 from profkit.cli._progress import progress
 from profkit.cli._scale import Place, add_scale_options
@@ -25,9 +26,9 @@ _MAX_PAGES: Final = 20
 
 @click.command(
     short_help="Open the report in a browser.",
-    epilog="\b\nExample: profkit view traces/train/host_1.17.pt.trace.json.gz",
+    epilog="\b\nExamples:\n  profkit view\n  profkit view traces/train/host_1.17.pt.trace.json.gz",
 )
-@click.argument("paths", metavar="PATH...", nargs=-1, required=True)
+@add_paths_argument
 @click.option("-o", "--output", metavar="FILE",
               help="Output file.  [default: in profkit's cache]")  # fmt: skip
 @click.option("--force", is_flag=True, help="Overwrite FILE.")
@@ -47,22 +48,24 @@ def command(
     """Write the report as one HTML page, print its path, and open it in a browser.
 
     PATH is a trace, a snapshot, a folder or an archive of them, or a report that profkit analyze
-    saved as JSON. The page is self-contained: it needs neither the network nor other files.
+    saved as JSON. Without PATH the page is on the newest recording in $PROFKIT_DIR, else traces. It
+    is self-contained: it needs neither the network nor other files.
     """
     from profkit.present.renderer import renderer, together
 
     if output is not None:
         check_target(output, force=force)
+    selection = select_recordings(paths)
     with progress() as shown:
         products, names = [], []
-        for read in read_jobs(paths, options, place, shown):
+        for read in read_jobs(selection, options, place, shown):
             shown.writing(_FORMAT)
             products.append(_page(read))
             names.append(read.name)
         product = together(renderer(_FORMAT), products)
 
     # One page has all recordings, and the name of the first.
-    target = Path(output) if output is not None else _choose_page(names[0], paths)
+    target = Path(output) if output is not None else _choose_page(names[0], selection.paths)
 
     deliver(product, str(target), force=force or output is None)
     page = target.absolute()

@@ -4,7 +4,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from profkit.cli._options import Size, add_no_cache_option, add_output_options, read_options
+from profkit.cli._options import (
+    Size,
+    add_no_cache_option,
+    add_output_options,
+    add_paths_argument,
+    read_options,
+)
 from profkit.cli._output import check_target, deliver, layout
 from profkit.cli._scale import Place, add_scale_options
 
@@ -16,6 +22,7 @@ if TYPE_CHECKING:
 
 _EPILOG: Final = """\b
 Examples:
+  profkit what-if --remove SYN001
   profkit what-if trace.json.gz --remove SYN001
   profkit what-if trace.json.gz --remove SYN001@train.py:41 --no-data-wait
   profkit what-if trace.json.gz --scale 'nccl*=0.5' --scale aten::conv2d=0.8
@@ -62,7 +69,7 @@ class Bandwidth(Factor):
 
 
 @click.command(short_help="Predict the step time with changes.", epilog=_EPILOG)
-@click.argument("paths", metavar="PATH...", nargs=-1, required=True)
+@add_paths_argument
 @click.option("--remove", metavar="RULE[@FILE[:LINE]]", multiple=True,
               help="Remove the findings of a rule, by id, name or family; with @ only at a file "
                    "or a line.")  # fmt: skip
@@ -121,10 +128,13 @@ def command(  # noqa: PLR0913  (one argument per option)
     PATH may also be the folder with the traces of the ranks of a job, which are replayed together
     with the changes that the options for a job state. Without any option, the output lists the
     usual changes one by one.
+
+    Of a folder with several runs the newest is taken; without PATH, the newest of $PROFKIT_DIR,
+    else traces.
     """
+    from profkit.cli._newest import select_run
     from profkit.engine.what_if_ranks import RanksChoice, check_bandwidth
     from profkit.errors import SeveralTracesError, UsageError
-    from profkit.readers.recordings import find_recordings
 
     check_target(output, force=force)
     options = read_options(max_bytes=max_bytes, no_cache=no_cache)
@@ -140,7 +150,7 @@ def command(  # noqa: PLR0913  (one argument per option)
     is_of_trace = bool(remove or scale or graph or no_data_wait)
 
     # Several files can only be the ranks of a job; an archive has to be read to know.
-    recordings = find_recordings(paths)
+    recordings = list(select_run(paths).recordings)
     is_job = len(recordings) > 1
     if not is_job and not of_job.is_any:
         try:

@@ -150,7 +150,7 @@ class Cache:
 
         # The clock is read first: a write that follows then counts as recent.
         now_ns = time.time_ns()
-        code_state = _hash_code()
+        code_state = hash_code()
         file_states = [state for place in places if (state := _read_state(place)) is not None]
         if code_state is None or len(file_states) < len(places):
             return None
@@ -313,7 +313,7 @@ def _read_state(place: Place) -> _FileState | None:
 
 
 @lru_cache(maxsize=1)
-def _hash_code() -> bytes | None:
+def hash_code() -> bytes | None:
     """Hash the state of profkit's sources; None if it was not installed as files."""
     folder = Path(__file__).parents[1]
     states = sorted(_scan_states(str(folder)))

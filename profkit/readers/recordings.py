@@ -35,9 +35,9 @@ ENDING: Final = regex(
 _KIND_ENDINGS: Final = ("pt.trace.json", "snapshot.pickle", "memory.json", "flight.json")
 KINDS: Final[tuple[FileKind, ...]] = ("trace", "snapshot", "live", "flight")
 """A recording of several files has the first of these kinds."""
-_DUMP: Final = regex(r"(?:nccl_trace_rank_|fr_rank)\d+(?:\.(?:json|pickle))?(?:\.gz|\.zst)?$")
+DUMP: Final = regex(r"(?:nccl_trace_rank_|fr_rank)\d+(?:\.(?:json|pickle))?(?:\.gz|\.zst)?$")
 """File names of the FlightRecorder's dumps: by default, and in PyTorch's tutorial."""
-_POSSIBLE: Final = regex(r"(?:\.(?:json|pickle)|rank[_-]?\d+)(?:\.gz|\.zst)?$")
+POSSIBLE: Final = regex(r"(?:\.(?:json|pickle)|rank[_-]?\d+)(?:\.gz|\.zst)?$")
 """Other file names that recordings may have."""
 _GLOB: Final = regex(r"[*?\[]")
 _FILE: Final = regex(r"\.(json|gz|zst|pickle|pkl|zip|tar|tgz)$", re.IGNORECASE)
@@ -181,7 +181,7 @@ def list_folder(folder: str) -> list[str]:
 
 
 def _may_be_file(name: str) -> bool:
-    return "." in name or _POSSIBLE.search(name) is not None
+    return "." in name or POSSIBLE.search(name) is not None
 
 
 def _select_recordings(files: Iterable[str]) -> list[str]:
@@ -190,10 +190,10 @@ def _select_recordings(files: Iterable[str]) -> list[str]:
     named = [(file, name) for file, name in named if not name.startswith(".")]
 
     # Memory samples alone do not decide: the program may have written a trace by another name.
-    endings = [(file, ENDING.search(name) or _DUMP.search(name)) for file, name in named]
+    endings = [(file, ENDING.search(name) or DUMP.search(name)) for file, name in named]
     if any(ending is not None and ending.lastgroup != "live" for _, ending in endings):
         return [file for file, ending in endings if ending is not None]
-    return [file for file, name in named if _POSSIBLE.search(name)]
+    return [file for file, name in named if POSSIBLE.search(name)]
 
 
 def detect_kind(place: Place) -> FileKind:
@@ -215,14 +215,14 @@ def may_be_ranks(recordings: Sequence[Recording]) -> list[bool]:
     """Return which recordings may be ranks of one job, as far as their first bytes tell."""
     if len(recordings) == 1:
         return [False]
-    heads = [_read_rank(recording.paths[0]) for recording in recordings]
+    heads = [read_rank(recording.paths[0]) for recording in recordings]
     ranks: dict[int, set[int]] = defaultdict(set)
     for rank, world_size in filter(None, heads):
         ranks[world_size].add(rank)
     return [head is None or (head != () and len(ranks[head[1]]) > 1) for head in heads]
 
 
-def _read_rank(path: str) -> tuple[int, ...] | None:
+def read_rank(path: str) -> tuple[int, ...] | None:
     """Read rank and world size of a trace, or empty; None if its first bytes do not tell."""
     head = b""
     try:

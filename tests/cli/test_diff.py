@@ -1,6 +1,7 @@
 """``profkit diff`` compares recordings, and fails a build if there is a new finding."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -106,8 +107,12 @@ def test_a_missing_file_is_refused_with_exit_code_3(
     assert "There is no file no/such/file" in capsys.readouterr().err
 
 
-def test_a_folder_of_traces_is_refused_with_a_hint(
+def test_of_a_folder_of_traces_the_newest_is_compared_and_named(
     traces: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["diff", traces[0], str(tmp_path)]) == 3
-    assert "hint:" in capsys.readouterr().err
+    os.utime(traces[0], (1_000_000, 1_000_000))
+    assert main(["diff", traces[0], str(tmp_path)]) == 0
+    captured = capsys.readouterr()
+    assert captured.err.startswith("profkit: newest recording, just now: ")
+    assert captured.err.endswith(f"{traces[1]}\n")
+    assert f"after:  {traces[1]}" in captured.out

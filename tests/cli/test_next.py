@@ -38,7 +38,24 @@ def test_after_a_report_its_page_and_its_first_finding_are_suggested(folder: Pat
     *_, last, _ = result.screen
     view, explain = last.removeprefix("next: ").split("  or  ")
     assert shlex.split(view) == ["profkit", "view", "it's starved.json"]
-    assert shlex.split(explain) == ["profkit", "explain", "DAT001", "it's starved.json"]
+    assert shlex.split(explain) == ["profkit", "explain", "1", "it's starved.json"]
+
+
+def test_after_a_report_with_other_rules_the_finding_has_its_id(folder: Path) -> None:
+    command = ("analyze", "it's starved.json", "--select", "DAT")
+    last = on_terminal(*MAIN, *command, cwd=folder, columns=200).screen[-2]
+    assert shlex.split(last)[-3:] == ["explain", "DAT001", "it's starved.json"]
+
+
+def test_after_the_report_on_the_newest_recording_no_path_is_needed(
+    folder: Path, tmp_path: Path
+) -> None:
+    recorded = tmp_path / "traces" / "train" / "host_1.1700000000000000000.pt.trace.json"
+    recorded.parent.mkdir(parents=True)
+    recorded.write_bytes((folder / "it's starved.json").read_bytes())
+    for paths in ((), (str(recorded),), ("traces/train",)):
+        result = on_terminal(*MAIN, "analyze", *paths, cwd=tmp_path, columns=200)
+        assert result.screen[-2] == "next: profkit view  or  profkit explain 1"
 
 
 def test_after_a_run_the_page_of_its_trace_and_its_first_finding_are_suggested(
@@ -50,16 +67,15 @@ def test_after_a_run_the_page_of_its_trace_and_its_first_finding_are_suggested(
     files = [str(folder / "it's starved.json"), str(folder / "watched.memory.json.gz")]
     after_run(profkit.analyze(files[0]), files)
     stderr = click.unstyle(capsys.readouterr().err)
-    view, board, explain = stderr.removeprefix("next: ").removesuffix("\n").split("  or  ")
+    view, explain = stderr.removeprefix("next: ").removesuffix("\n").split("  or  ")
     assert shlex.split(view) == ["profkit", "view", "it's starved.json"]
-    assert board == "tensorboard --logdir ."
-    assert shlex.split(explain) == ["profkit", "explain", "DAT001", "it's starved.json"]
+    assert shlex.split(explain) == ["profkit", "explain", "1", "it's starved.json"]
 
 
 @pytest.mark.parametrize(
     "command",
     [
-        ["explain", "DAT001", "it's starved.json"],
+        ["explain", "1", "it's starved.json"],
         ["view", "it's starved.json", "--no-open", "-o", "page.html"],
     ],
     ids=" ".join,

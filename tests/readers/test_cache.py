@@ -172,7 +172,7 @@ def test_nothing_outlives_a_change_of_profkits_sources(
     path: Path, folder: Path, reads: list[Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     read_trace(path)
-    monkeypatch.setattr(cache, "_hash_code", lambda: b"another")
+    monkeypatch.setattr(cache, "hash_code", lambda: b"another")
     read_trace(path)
     assert len(reads) == len(entries(folder)) == 2
     source = tmp_path / "code" / "inner" / "module.py"
@@ -185,7 +185,7 @@ def test_nothing_outlives_a_change_of_profkits_sources(
     source.write_text("a = 12")
     assert list(cache._scan_states(str(tmp_path / "code"))) != before
     monkeypatch.undo()
-    assert cache._hash_code()
+    assert cache.hash_code()
 
 
 def test_the_limit_of_a_files_size_holds_from_the_cache_too(path: Path, folder: Path) -> None:
