@@ -1,4 +1,4 @@
-"""Finds the working directory, which a program may have removed, and the cache with its limit."""
+"""Finds the working directory, which a program may have removed, and the folders of profkit."""
 
 import os
 from pathlib import Path
@@ -10,6 +10,11 @@ def working_folder() -> Path:
         return Path.cwd()
     except OSError:
         return Path()
+
+
+def traces_folder() -> str:
+    """Return the folder for traces: ``$PROFKIT_DIR``, else ``traces``."""
+    return os.environ.get("PROFKIT_DIR") or "traces"
 
 
 def cache_folder(name: str) -> Path:

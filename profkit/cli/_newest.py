@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from profkit.cli._exit_codes import echo
 from profkit.dataclass import dataclass
-from profkit.folders import working_folder
+from profkit.folders import traces_folder, working_folder
 from profkit.names import short_path, visible
 from profkit.units import format_age
 
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from profkit.readers.runs import Run
 
 _RECORD: Final = "Record a program with `profkit run train.py`, or give the path of a recording."
-_FOLDER: Final = "traces"
 
 
 @dataclass(frozen=True)
@@ -38,11 +37,6 @@ class Selection:
     def is_wanted(self, paths: Iterable[str]) -> bool:
         """Tell whether the report on some files is what was asked for."""
         return not self.newest or self.newest in paths
-
-
-def traces_folder() -> str:
-    """Return the folder for traces: ``$PROFKIT_DIR``, else ``traces``."""
-    return os.environ.get("PROFKIT_DIR") or _FOLDER
 
 
 def select_recordings(paths: Sequence[str]) -> Selection:

@@ -1,7 +1,6 @@
 """``profkit demo``: records a small program with planted problems and shows its report."""
 
 import filecmp
-import os
 import runpy
 import shlex
 import shutil
@@ -13,6 +12,7 @@ import click
 import profkit
 from profkit.cli._output import STDOUT, deliver, layout
 from profkit.errors import CaptureError, OutputError
+from profkit.folders import traces_folder
 
 if TYPE_CHECKING:
     from profkit.model.report import Report
@@ -33,7 +33,7 @@ def command(*, folder: str | None, force: bool) -> int:
 
     The program is copied beside its trace, so that you can fix it and run it again.
     """
-    home = Path(folder or os.environ.get("PROFKIT_DIR") or "traces")
+    home = Path(folder or traces_folder())
     program = _copy_program(home, force=force)
     click.echo(f"profkit: running {program}, which has three planted problems", err=True)
     path = _record(program, home)

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from profkit.cli._newest import find_runs_in, traces_folder
+from profkit.cli._newest import find_runs_in
 from profkit.cli._next_command import suggest
 from profkit.cli._options import complete_files, read_options
 from profkit.cli._output import STDOUT, layout, say
 from profkit.cli._progress import Progress, progress
 from profkit.dataclass import dataclass
-from profkit.folders import working_folder
+from profkit.folders import traces_folder, working_folder
 from profkit.names import short_path, visible
 from profkit.units import format_age, format_ns
 

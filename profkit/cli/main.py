@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from typing import Final
 
 import click
+from click.shell_completion import shell_complete
 
 from profkit import cli
 from profkit._version import __version__
@@ -23,11 +24,13 @@ from profkit.names import did_you_mean
 
 _N_OBJECTS: Final = 300_000
 """New objects after which garbage is collected."""
+_COMPLETE: Final = "_PROFKIT_COMPLETE"
 _DRAWING: Final = (["view"], ["export"])
 """Commands that draw a recording, in a process that ends afterwards."""
 _EPILOG: Final = """\b
 Start here:
   profkit run train.py           profile a program without changing it
+  profkit view                   open the report on the newest recording
   profkit analyze trace.json.gz  report on an existing trace
 """
 
@@ -84,6 +87,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         with group.make_context("profkit", arguments) as context:
             code = group.invoke(context)
         return code if isinstance(code, int) else 0
+
+    # The shell asks for completions by a variable, and click answers.
+    if argv is None and (instruction := os.environ.get(_COMPLETE)):
+        return shell_complete(group, {}, "profkit", _COMPLETE, instruction)
 
     # A program that is run has the garbage collector to itself.
     if arguments[:1] == ["run"]:

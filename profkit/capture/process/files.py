@@ -25,6 +25,7 @@ from isal import igzip, igzip_threaded
 
 from profkit.capture.process import console, environment
 from profkit.errors import CaptureError
+from profkit.folders import traces_folder
 from profkit.model.capture_info import CaptureInfo
 from profkit.model.live_memory import LiveMemory
 from profkit.patterns import regex
@@ -50,7 +51,7 @@ def trace_folder(folder: str | None, name: str) -> Path:
     Args:
         folder: The folder given by the user, or None for ``$PROFKIT_DIR``, else ``traces``.
     """
-    return Path(folder or os.environ.get("PROFKIT_DIR") or "traces") / safe_name(name)
+    return Path(folder or traces_folder()) / safe_name(name)
 
 
 def trace_file(folder: Path) -> Path:

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from profkit.capture.process import environment
 from profkit.capture.process.doctor import DeviceFacts, Facts
+from profkit.folders import traces_folder
 
 _INJECTORS: Final = ("NSYS_PROFILING_SESSION_ID", "CUDA_INJECTION64_PATH")
 """Set by Nsight Systems and by other tools that CUDA loads."""
@@ -133,7 +134,7 @@ def _read_driver_cuda() -> tuple[int, int] | None:
 
 def _check_folder() -> tuple[str, str, int]:
     """Return the folder for traces, why it is not writable (or empty), and its free bytes."""
-    folder = os.environ.get("PROFKIT_DIR") or "traces"
+    folder = traces_folder()
     existing = Path(folder).absolute()
     while not existing.exists() and existing != existing.parent:
         existing = existing.parent

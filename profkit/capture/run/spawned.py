@@ -28,6 +28,7 @@ from profkit.capture.process.files import safe_name, trace_folder
 from profkit.capture.process.launch import is_alive
 from profkit.capture.run.plan import Plan
 from profkit.dataclass import dataclass
+from profkit.folders import traces_folder
 
 if TYPE_CHECKING:
     from profkit.capture.run.run import RunResult
@@ -59,7 +60,7 @@ class SpawnedWorkers:
     """
 
     def __init__(self, plan: Plan, folder: Path) -> None:
-        recordings = folder / (plan.options.folder or os.environ.get("PROFKIT_DIR") or "traces")
+        recordings = folder / (plan.options.folder or traces_folder())
         self._plan = replace(plan, options=replace(plan.options, folder=str(recordings)))
         traces = trace_folder(str(recordings), plan.name)
         self._folder = traces / f"{_folders_of_host()}{os.getpid()}"

@@ -1,18 +1,22 @@
 """The recordings under one folder, of which the last ones stay analyzed."""
 
+import itertools
 import os
 import threading
 from collections import OrderedDict
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from profkit.api import analyze, study
+from profkit.api import report_on_ranks, study
 from profkit.dataclass import dataclass
-from profkit.errors import MissingFileError, UsageError
+from profkit.errors import LoadError, MissingFileError, UsageError
+from profkit.folders import traces_folder
 from profkit.model.report import Report
 from profkit.present.renderer import LoadedRecording
 from profkit.readers.recordings import Recording, find_recordings
 from profkit.readers.report import read_report
+from profkit.readers.runs import Run, find_runs, find_runs_among, take_two
 
 _MAX_OPEN: Final = 2
 """Analyzed recordings that are kept: a large one takes as much memory as its file."""
@@ -46,18 +50,86 @@ class Recordings:
         self._lock = threading.Lock()
 
     def listed(self, given: str) -> list[Recording]:
-        """Return the recordings of a folder, or the recording that a file is part of.
+        """Return the recordings of a folder, the newest first, or the one that a file is part of.
+
+        Saved reports come last. Links that lead out of the root are left out.
 
         Raises:
             LoadError: There are none.
             UsageError: It is outside of the root.
         """
-        recordings = find_recordings([self.path(given)])
-        # A link in the folder may lead out of it.
-        for recording in recordings:
-            for path in recording.paths:
-                self.path(path)
-        return recordings
+        recordings = list(filter(self._is_inside, find_recordings([self.path(given)])))
+        if not recordings:
+            raise MissingFileError(f"There are no recordings in {given}.")
+        newest_first = [
+            recording for run in find_runs_among(recordings) for recording in run.recordings
+        ]
+        return [*newest_first, *(other for other in recordings if other not in newest_first)]
+
+    def _is_inside(self, recording: Recording) -> bool:
+        """Tell whether all files of a recording are below the root; a link may lead out of it."""
+        return all(
+            Path(os.path.realpath(path)).is_relative_to(self.root) for path in recording.paths
+        )
+
+    def _find_runs(self) -> Iterator[Run]:
+        """Find the runs in the folder for traces below the root, or else in all of it.
+
+        Raises:
+            MissingFileError: There are none.
+        """
+        for folder in (self.root / traces_folder(), self.root):
+            if not Path(os.path.realpath(folder)).is_relative_to(self.root):
+                continue
+            try:
+                runs = filter(self._has_run, find_runs(str(folder)))
+            except LoadError:
+                continue
+            first = next(runs, None)
+            if first is not None:
+                return itertools.chain([first], runs)
+        message = f"There are no recordings in {self.root}."
+        raise MissingFileError(message, "Record a program with `profkit run train.py`.")
+
+    def _has_run(self, run: Run) -> bool:
+        return all(map(self._is_inside, run.recordings))
+
+    def _choose(self, given: str) -> Sequence[Recording]:
+        """Return one recording, or those of the ranks of a job: of several runs the newest.
+
+        Args:
+            given: A file or a folder; empty for the newest run of all.
+
+        Raises:
+            LoadError: There is none.
+            UsageError: It is outside of the root.
+        """
+        if not given:
+            return next(self._find_runs()).recordings
+        recordings = self.listed(given)
+        run = next(find_runs_among(recordings), None) if len(recordings) > 1 else None
+        return recordings if run is None else run.recordings
+
+    def take_two(self) -> tuple[str | Report, str | Report]:
+        """Return the two newest runs of one program, the earlier one first.
+
+        Raises:
+            MissingFileError: There is one only.
+        """
+        newest, *earlier = take_two(self._find_runs())
+        if not earlier:
+            message = f"There is one recording of {newest.program} only."
+            raise MissingFileError(message, "Record it again, or give two recordings.")
+        return self._compared(earlier[0].recordings), self._compared(newest.recordings)
+
+    def compared(self, given: str) -> str | Report:
+        """Return what a comparison takes for a file or folder: a path, or the report on a job."""
+        return self._compared(self._choose(given))
+
+    def _compared(self, recordings: Sequence[Recording]) -> str | Report:
+        if len(recordings) == 1:
+            return recordings[0].paths[0]
+        return self._open(recordings).report
 
     def path(self, given: str) -> str:
         """Return a path below the root, with symbolic links followed.
@@ -78,13 +150,17 @@ class Recordings:
         return os.path.relpath(path, self.root)
 
     def open(self, given: str) -> Opened:
-        """Return the report of a file, or of a folder with the files of one program or job.
+        """Return the report of a file, or of a folder, of which the newest run is taken.
+
+        Args:
+            given: The path; empty for the newest run of all.
 
         Raises:
-            ProfkitError: It cannot be read, has recordings of several programs, or is outside of
-                the root.
+            ProfkitError: It cannot be read, or is outside of the root.
         """
-        recordings = self.listed(given)
+        return self._open(self._choose(given))
+
+    def _open(self, recordings: Sequence[Recording]) -> Opened:
         # One analysis at a time: two of the same recording would be one too many.
         with self._lock:
             identity = tuple(
@@ -101,10 +177,12 @@ class Recordings:
             return self._opened[identity]
 
 
-def _analyze(recordings: list[Recording]) -> Opened:
+def _analyze(recordings: Sequence[Recording]) -> Opened:
     if len(recordings) > 1:
-        paths = [path for recording in recordings for path in recording.paths]
-        return Opened(analyze(paths), None)
+        ranks = [recording.paths for recording in recordings]
+        job = report_on_ranks(ranks, of=recordings[0].paths[0])
+        if job is not None:
+            return Opened(job, None)
 
     files = recordings[0].paths
     saved = read_report(Path(files[0])) if len(files) == 1 else None

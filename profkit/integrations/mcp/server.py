@@ -44,8 +44,9 @@ _BUDGET_BYTES: Final = 8_000
 _MAX_EVENTS: Final = 100
 """As many as fit into an answer."""
 _INSTRUCTIONS: Final = """\
-Explains why a recorded PyTorch program is slow or its memory grows. Begin with recordings, then
-open or findings; finding explains one finding by its id. Times are integer nanoseconds, sizes
+Explains why a recorded PyTorch program is slow or its memory grows. Begin with open or findings,
+which take the newest recording if no path is given, as all tools do; recordings lists the others.
+finding explains one finding by its id. Times are integer nanoseconds, sizes
 bytes, shares 0 to 1. A cursor such as findings:5 is for the tool table."""
 
 _Arguments = ParamSpec("_Arguments")
@@ -101,6 +102,8 @@ class Tools:
     def recordings(self, folder: str = ".", start: int = 0) -> bytes:
         """List the recordings (traces, memory snapshots, memory records, reports) of a folder.
 
+        The newest comes first, reports come last.
+
         Args:
             folder: A folder, relative to the server's.
             start: The first row to list, from 0.
@@ -115,17 +118,17 @@ class Tools:
         ]
         return _rows(rows[start:], start, len(rows))
 
-    def open(self, path: str, budget_bytes: int = _BUDGET_BYTES) -> bytes:
+    def open(self, path: str = "", budget_bytes: int = _BUDGET_BYTES) -> bytes:
         """Analyze a recording: its report as JSON, the first rows of each table.
 
         Args:
-            path: A file, which is read with the other files of its process, or a folder with the
-                files of one program or of the ranks of one job.
+            path: A file, which is read with the other files of its process, or a folder, of which
+                the newest run is taken; empty for the newest of all.
             budget_bytes: Maximum size of the answer. ``cut`` has a cursor for what is left out.
         """
         return render(self._recordings.open(path).report, "json", budget_bytes=budget_bytes)
 
-    def findings(self, path: str, start: int = 0) -> bytes:
+    def findings(self, path: str = "", start: int = 0) -> bytes:
         """List the findings, highest cost first: id, severity, place, cost, a sentence.
 
         Args:
@@ -136,14 +139,17 @@ class Tools:
         findings = (*report.findings, *report.health)
         idents = finding_ids(findings)
         rows = [_summarize(report, *pair) for pair in zip(findings, idents, strict=True)]
-        return _rows(rows[start:], start, len(rows), headline=headline(report))
+        return _rows(
+            rows[start:], start, len(rows),
+            path=self._recordings.shown(report.source.path), headline=headline(report),
+        )  # fmt: skip
 
-    def finding(self, path: str, finding: str, budget_bytes: int = _BUDGET_BYTES) -> bytes:
+    def finding(self, finding: str, path: str = "", budget_bytes: int = _BUDGET_BYTES) -> bytes:
         """Explain one finding: lines, events, calls, evidence, and how to fix it.
 
         Args:
-            path: A file or folder, as for the tool open.
             finding: Its id, such as SYN001@train.py:41.
+            path: A file or folder, as for the tool open.
             budget_bytes: Maximum size of the answer.
         """
         opened = self._recordings.open(path)
@@ -162,13 +168,13 @@ class Tools:
         root = self._recordings.root
         return Path(os.path.realpath(root / file)).is_relative_to(root)
 
-    def table(self, path: str, cursor: str, budget_bytes: int = _BUDGET_BYTES) -> bytes:
+    def table(self, cursor: str, path: str = "", budget_bytes: int = _BUDGET_BYTES) -> bytes:
         """Return the rows of a table of the report.
 
         Args:
-            path: A file or folder, as for the tool open.
             cursor: The table and its first row, such as summary.top_kernels:5, as in ``cut`` and
                 ``next``.
+            path: A file or folder, as for the tool open.
             budget_bytes: Maximum size of the answer.
         """
         report = self._recordings.open(path).report
@@ -176,7 +182,7 @@ class Tools:
 
     def events(
         self,
-        path: str,
+        path: str = "",
         name: str = "*",
         category: str = "",
         from_ns: int = 0,
@@ -186,7 +192,7 @@ class Tools:
         """List events of a trace, the longest first, with their number and total duration.
 
         Args:
-            path: A trace.
+            path: A trace; empty for the newest one.
             name: A whole name; * stands for any characters and ? for any one.
             category: op, annotation, kernel, memcpy, memset, runtime, driver, python, ...; empty
                 for all.
@@ -200,23 +206,28 @@ class Tools:
         rows = build_event_rows(ctx, selected[start : start + _MAX_EVENTS])
         return _rows(map(msgspec.to_builtins, rows), start, len(selected), total_ns=total_ns)
 
-    def compare(self, before: str, after: str, budget_bytes: int = _BUDGET_BYTES) -> bytes:
+    def compare(
+        self, before: str = "", after: str = "", budget_bytes: int = _BUDGET_BYTES
+    ) -> bytes:
         """Compare two recordings: step time, and what is new, fixed, worse or better.
 
         Args:
-            before: A file or folder, as for the tool open.
+            before: A file or folder, as for the tool open; empty with ``after`` for the two newest
+                recordings of one program.
             after: Another recording.
             budget_bytes: Maximum size of the answer.
         """
-        for path in (before, after):
-            self._recordings.listed(path)  # below the root
-        difference = compared(self._recordings.path(before), self._recordings.path(after))
+        if before or after:
+            sides = self._recordings.compared(before), self._recordings.compared(after)
+        else:
+            sides = self._recordings.take_two()
+        difference = compared(*sides)
         tree = msgspec.json.decode(render(difference, "json"))
         return encode(cut_report(tree, budget_bytes))
 
     def what_if(
         self,
-        path: str,
+        path: str = "",
         remove: list[str] | None = None,
         scale: dict[str, float] | None = None,
         *,
@@ -226,7 +237,7 @@ class Tools:
         """Predict the step time with changes, all of them made at once.
 
         Args:
-            path: A trace.
+            path: A trace; empty for the newest one.
             remove: Findings that are fixed, by id or rule, such as SYN001@train.py:41.
             scale: Factors by name pattern, such as {"nccl*": 0.5}.
             graph: Launch the device work of each step as one CUDA graph.

@@ -136,7 +136,6 @@ def test_two_recordings_are_compared(folder: Path) -> None:
         ("open", {"path": "link.pt.trace.json"}, "is outside of"),
         ("open", {"path": "/etc/passwd"}, "is outside of"),
         ("recordings", {"folder": ".."}, "is outside of"),
-        ("recordings", {}, "is outside of"),
         ("compare", {"before": SLOW, "after": "link.pt.trace.json"}, "is outside of"),
         ("open", {"path": "nothing.json"}, "There is no file nothing.json"),
         ("finding", {"path": SLOW, "finding": "MEM001"}, "SYN001@train.py:2"),
@@ -154,6 +153,31 @@ def test_what_cannot_be_answered_is_an_error_with_a_sentence(
         assert reason in text
 
     with_client(folder, talk)
+
+
+def test_without_a_path_the_newest_recording_is_taken(folder: Path) -> None:
+    os.utime(folder / SLOW, (1_000_000_000, 1_000_000_000))
+    rows = asked(folder, "recordings")["rows"]
+    assert [row["path"] for row in rows] == ["cured/cured.pt.trace.json", SLOW]
+    assert asked(folder, "findings")["path"] == rows[0]["path"]
+    assert asked(folder, "open")["source"]["path"] == str(folder / rows[0]["path"])
+    assert asked(folder, "events", name="gemm")["n"] == 3
+
+
+def test_without_paths_the_two_newest_recordings_of_a_program_are_compared(
+    folder: Path, tmp_path: Path
+) -> None:
+    program = tmp_path / "traces" / "train"
+    program.mkdir(parents=True)
+    for time_s, name in ((1_700_000_001, "cured"), (1_700_000_000, "slow")):
+        text = (folder / name / f"{name}.pt.trace.json").read_bytes()
+        (program / f"host_1.{time_s}000000000.pt.trace.json").write_bytes(text)
+    tree = asked(tmp_path, "compare")
+    assert "1700000000000000000" in tree["before"]["path"]
+    assert [row["status"] for row in tree["changes"] if row["kind"] == "finding"] == ["fixed"]
+    assert asked(tmp_path, "findings", path="traces")["path"].startswith(
+        "traces/train/host_1.17000"
+    )
 
 
 def test_source_lines_outside_of_the_folder_are_not_shown(folder: Path) -> None:
