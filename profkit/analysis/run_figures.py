@@ -8,7 +8,6 @@ import contextlib
 import hashlib
 import os
 import stat
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -134,13 +133,14 @@ def _write_entry(entry: Path, text: bytes) -> None:
     if not (stat.S_ISDIR(status.st_mode) and is_owner):
         return
 
+    # Entries are never updated, so that the oldest are of recordings that nobody lists.
     names = os.listdir(folder)  # noqa: PTH208  (names, of which there may be thousands)
     if len(names) >= _MAX_ENTRIES:
         _remove_older_half(folder, names)
 
-    with tempfile.NamedTemporaryFile(dir=folder, delete=False) as draft:
-        draft.write(text)
-    Path(draft.name).replace(entry)
+    draft = entry.with_suffix(f".{os.getpid()}.draft")
+    draft.write_bytes(text)
+    draft.replace(entry)
 
 
 def _remove_older_half(folder: Path, names: Sequence[str]) -> None:

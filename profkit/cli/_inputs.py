@@ -274,6 +274,7 @@ def run_study(
     from profkit.analysis.run_figures import keep_figures
     from profkit.analysis.study import study
 
+    # Each analysis spares `profkit list` one.
     made = study(paths, options, on_stage=shown.on_stage, on_progress=shown.on_progress)
     keep_figures(made.report, paths, options)
     return made

@@ -3,7 +3,7 @@
 import itertools
 import os
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from profkit.cli._exit_codes import echo
@@ -34,10 +34,6 @@ class Selection:
     paths: tuple[str, ...]
     newest: str = ""
 
-    def is_wanted(self, paths: Iterable[str]) -> bool:
-        """Tell whether the report on some files is what was asked for."""
-        return not self.newest or self.newest in paths
-
 
 def select_recordings(paths: Sequence[str]) -> Selection:
     """Select all recordings at some paths, or without any the newest run.
@@ -63,6 +59,7 @@ def select_run(paths: Sequence[str]) -> Selection:
     if not paths:
         return _select_newest()
 
+    # Only a folder has a history: who names several files means all of them.
     recordings = find_recordings(paths)
     if len(paths) == 1 and len(recordings) > 1 and os.path.isdir(paths[0]):  # noqa: PTH112  (any text)
         from profkit.readers.runs import find_runs_among
@@ -87,6 +84,7 @@ def select_pair(paths: Sequence[str]) -> tuple[Selection, Selection]:
     from profkit.errors import MissingFileError, UsageError
     from profkit.readers.remote import is_url
 
+    # Each side may be the folder of a job, or one with a history.
     if len(paths) == 2:  # noqa: PLR2004  (a pair)
         before, after = (select_run([path]) for path in paths)
         return before, after
@@ -100,6 +98,7 @@ def select_pair(paths: Sequence[str]) -> tuple[Selection, Selection]:
 
     from profkit.readers.runs import take_two
 
+    # What the newest recording is compared with has to be the same program, before a change.
     newest, *earlier = take_two(find_runs_in(folder))
     if not earlier:
         program = visible(newest.program)
@@ -121,6 +120,8 @@ def is_newest(path: str) -> bool:
         run = next(find_runs(traces_folder()), None)
     except ProfkitError:
         return False
+
+    # The user may have given the file by a link, or by its absolute path.
     real = os.path.realpath(path)
     return run is not None and any(os.path.realpath(file) == real for file in run.paths)
 
@@ -141,6 +142,7 @@ def find_runs_in(folder: str) -> "Iterator[Run]":
         error.hint = f"PROFKIT_DIR is {visible(where)}. {_RECORD}" if where else _RECORD
         raise
 
+    # The search is lazy: only its first result tells whether there is one.
     first = next(runs, None)
     if first is None:
         raise MissingFileError(f"There are no recordings in {visible(folder)}.", _RECORD)

@@ -89,6 +89,7 @@ def _read_job(selection: "Selection", options: "AnalysisOptions") -> "str | Repo
     """Report on the ranks of a job; return the path of any other recording, which is read later."""
     from profkit.api import report_on_ranks
 
+    # A path that was given is read as it always was, a saved report too.
     if not selection.newest:
         return selection.paths[0]
     if len(selection.recordings) > 1:

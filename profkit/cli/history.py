@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from profkit.cli._options import add_analysis_options, add_output_options
+from profkit.cli._options import add_analysis_options, add_output_options, add_paths_argument
 from profkit.cli._output import check_target, deliver, layout
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ _FORMATS: Final = ("csv", "html", "json", "md", "text")
     short_help="Show figures and findings over commits.",
     epilog="\b\nExample: profkit history traces --format html -o history.html",
 )
-@click.argument("paths", metavar="PATH...", nargs=-1, required=True)
+@add_paths_argument
 @add_output_options(click.Choice(_FORMATS))
 @click.option("--tensorboard", "logdir", metavar="DIR", type=click.Path(path_type=Path),
               help="Write the figures as TensorBoard scalars as well.")  # fmt: skip
@@ -41,13 +41,19 @@ def command(
 
     PATH is a recording, a report in JSON, or a folder of them. Recordings of one commit, on one
     device and with one version of PyTorch, are repeated runs of it. Figures of different devices
-    are on different lines.
+    are on different lines. Without PATH, all recordings in $PROFKIT_DIR, else traces, are shown.
     """
     from profkit.api import history, render
     from profkit.cli._inputs import read_reports
+    from profkit.cli._newest import find_runs_in
     from profkit.cli._progress import progress
+    from profkit.folders import traces_folder
 
     check_target(output, force=force)
+    if not paths:
+        # A history is of all recordings, not of the newest. Without any it says what to do.
+        next(find_runs_in(traces_folder()))
+        paths = (traces_folder(),)
     with progress() as shown:
         figures = history(read_reports(paths, options, shown))
 

@@ -87,6 +87,7 @@ def _build_rows(
     from profkit.analysis.run_figures import find_figures
     from profkit.readers.recordings import stored_bytes
 
+    # A list has to be quick. What is missing is analyzed for the next one.
     began = time.monotonic()
     for run in runs:
         figures = find_figures(run.paths, options)
@@ -111,6 +112,7 @@ def _analyze(run: "Run", options: "AnalysisOptions", shown: Progress) -> Row:
         analyses = analyze_all(run.recordings, AnalysisRequest(options), LOCAL, shown)
     except LoadError as error:
         return Row(run, error=error.message)
+    # An earlier job's ranks may be among them.
     report = choose_newest(analyses, run.newest).reports[0].report
     return Row(run, keep_figures(report, run.paths, options))
 
@@ -129,6 +131,7 @@ def format_rows(rows: Sequence[Row], folder: str, *, has_more: bool, now_ns: int
     widths = [max(len(cell[column]) for cell in cells) for column in range(len(_HEAD) - 1)]
     indent = widths[0] + 2
 
+    # A path is too long for a column, and must not be cut: it is there to be copied.
     lines = []
     for number, (when, program, step, finding) in enumerate(cells):
         line = f"{when:<{widths[0]}}  {program:<{widths[1]}}  {step:>{widths[2]}}  {finding}"

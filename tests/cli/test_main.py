@@ -51,7 +51,7 @@ def test_help_and_version_end_with_zero(capsys: pytest.CaptureFixture[str]) -> N
     ("arguments", "message"),
     [
         (["analyse"], "Did you mean 'analyze'?"),
-        (["analyze"], "Missing argument"),
+        (["explain"], "Missing argument"),
         (["analyze", "x", "--top", "0"], "--top"),
         (["analyze", "x", "--format", "jsn"], "Did you mean 'json'?"),
         (["analyze", "x", "--nope"], "--nope"),

@@ -61,6 +61,7 @@ class Recordings:
         recordings = list(filter(self._is_inside, find_recordings([self.path(given)])))
         if not recordings:
             raise MissingFileError(f"There are no recordings in {given}.")
+        # Saved reports are no runs, but can be opened.
         newest_first = [
             recording for run in find_runs_among(recordings) for recording in run.recordings
         ]
@@ -78,6 +79,7 @@ class Recordings:
         Raises:
             MissingFileError: There are none.
         """
+        # The root may be a whole project, of which only this folder has recordings.
         for folder in (self.root / traces_folder(), self.root):
             if not Path(os.path.realpath(folder)).is_relative_to(self.root):
                 continue
@@ -106,6 +108,7 @@ class Recordings:
         """
         if not given:
             return next(self._find_runs()).recordings
+        # Saved reports alone are no run, and are opened as they are.
         recordings = self.listed(given)
         run = next(find_runs_among(recordings), None) if len(recordings) > 1 else None
         return recordings if run is None else run.recordings
@@ -127,6 +130,7 @@ class Recordings:
         return self._compared(self._choose(given))
 
     def _compared(self, recordings: Sequence[Recording]) -> str | Report:
+        # The report on a snapshot does not have the stacks by which two are compared.
         if len(recordings) == 1:
             return recordings[0].paths[0]
         return self._open(recordings).report
