@@ -24,9 +24,12 @@ _LABELS: Final = {
     "graph": "saved for backward", "worker": "loader worker",
 }  # fmt: skip
 _NEUTRAL: Final = frozenset(
-    ("n_ranks", "n_segments", "n_blocks", "inactive_bytes", "largest_free_block_bytes")
-)
-"""Figures of which neither more nor less is better."""
+    (
+        "n_ranks", "n_segments", "n_blocks", "inactive_bytes", "largest_free_block_bytes",
+        "busy_ns", "gpu_busy_ns", "compute_ns",
+    )
+)  # fmt: skip
+"""Figures of which neither more nor less is better: a busy device may do more work, or wait less."""
 _UNCHANGED_SHARE: Final = 0.01
 _PREDICTION_TOLERANCE: Final = 0.25
 """Recordings of the same program differ by about as much on a busy machine."""
@@ -141,7 +144,7 @@ def signed(change: Change | Figure) -> str:
 
 def tone(figure: Figure) -> Literal["better", "worse", ""]:
     """Return whether a figure got better or worse, by at least 1%; empty if neither."""
-    if not figure.delta or figure.name in _NEUTRAL:
+    if not figure.delta or figure.name.removesuffix("_per_step") in _NEUTRAL:
         return ""
     if abs(figure.delta) <= _UNCHANGED_SHARE * max(figure.before or 0, figure.after or 0):
         return ""

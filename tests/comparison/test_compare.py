@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 import profkit
+from profkit.comparison.messages import tone
 from profkit.errors import UsageError
-from profkit.model.difference import Change, ChangeKind, Difference
+from profkit.model.difference import Change, ChangeKind, Difference, Figure
 from profkit.model.finding import Cost, Finding, Unchecked
 from profkit.model.live_memory import LiveMemory, MemorySample
 from profkit.model.location import Location
@@ -302,3 +303,17 @@ def test_monitored_memory_of_two_runs_is_compared_under_the_names_of_its_files(
     assert difference.before.path == str(paths[0])
     assert figure(difference, "host_rss_bytes") == (1 << 30, 3 << 30)
     assert "Host memory at the end is 3.00 GiB instead of 1.00 GiB" in str(difference)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("step_ns", "worse"),
+        ("gpu_idle_ns_per_step", "worse"),
+        ("gpu_busy_ns_per_step", ""),
+        ("busy_ns_per_step", ""),
+        ("compute_ns", ""),
+    ],
+)
+def test_a_busier_device_is_neither_better_nor_worse(name: str, expected: str) -> None:
+    assert tone(Figure(name, None, "ns", 1_000, 1_030)) == expected
