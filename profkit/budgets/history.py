@@ -1,5 +1,6 @@
 """Figures and findings of many reports, by commit."""
 
+from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from typing import Final
 
@@ -105,14 +106,31 @@ def _identity(finding: Finding) -> Hashable:
     return finding.rule, location.file.replace("\\", "/").rpartition("/")[2], location.function
 
 
+def _identify_findings(reports: Sequence[Report]) -> Iterator[tuple[Hashable, Finding]]:
+    """Yield the findings of repeated runs, each with what it has in common with other commits."""
+    for report in reports:
+        # A rule may have several findings in one function, of which none hides another. Their
+        # order by line lasts longer than that by cost.
+        by_line = sorted(report.findings, key=_read_line)
+        n_seen: Counter[Hashable] = Counter()
+        for finding in by_line:
+            identity = _identity(finding)
+            n_seen[identity] += 1
+            yield (identity, n_seen[identity]), finding
+
+
+def _read_line(finding: Finding) -> int:
+    return (finding.locations[0].line or 0) if finding.locations else 0
+
+
 def _track_findings(
     groups: Sequence[Sequence[Report]], entries: Sequence[HistoryEntry]
 ) -> tuple[FindingHistory, ...]:
     places: dict[Hashable, list[int]] = {}
     latest: dict[Hashable, Finding] = {}
     for place, reports in enumerate(groups):
-        for finding in (finding for report in reports for finding in report.findings):
-            key = entries[place].program, _identity(finding)
+        for identity, finding in _identify_findings(reports):
+            key = entries[place].program, identity
             latest[key] = finding
             seen = places.setdefault(key, [])
             if place not in seen[-1:]:

@@ -120,6 +120,17 @@ def test_a_finding_has_its_first_and_last_commit_and_the_one_that_fixed_it() -> 
     assert len(history.findings) == 2
 
 
+def test_findings_of_one_rule_in_one_function_are_all_kept() -> None:
+    note = replace(sync(20), severity="note")
+    history = profkit.history([
+        recorded("a", 1, 9.0, findings=(sync(10), note)),
+        recorded("b", 2, 9.0, findings=(note, sync(12))),
+        recorded("c", 3, 9.0, findings=(sync(12),)),
+    ])  # fmt: skip
+    found = [(each.severity, each.n, each.fixed) for each in history.findings]
+    assert found == [("warning", 3, None), ("note", 2, 2)]
+
+
 def test_a_finding_that_is_there_is_before_those_that_are_fixed() -> None:
     history = profkit.history([
         recorded("a", 1, 9.0, findings=(sync(7, "/work/other.py"),)),
