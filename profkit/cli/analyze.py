@@ -1,6 +1,5 @@
 """``profkit analyze``: reports on existing recordings."""
 
-import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields, replace
@@ -58,8 +57,10 @@ if TYPE_CHECKING:
     "--verbose",
     "-v",
     is_flag=True,
-    help="Show the complete report, and how long each stage took.",
+    help="Show the complete report.",
 )
+@click.option("--timings", is_flag=True,
+              help="Print how long each stage of the analysis and each rule took.")  # fmt: skip
 def command(  # noqa: PLR0913  (one argument per option)
     *,
     paths: tuple[str, ...],
@@ -76,6 +77,7 @@ def command(  # noqa: PLR0913  (one argument per option)
     fail_on: str | None,
     strict: bool,
     verbose: bool,
+    timings: bool,
 ) -> int:
     """Report why a recorded program is slow or memory-hungry, highest cost first.
 
@@ -116,9 +118,9 @@ def command(  # noqa: PLR0913  (one argument per option)
         )
 
     deliver(product, output, force=force)
-    if output != STDOUT and sys.stderr.isatty():
+    if output != STDOUT:
         click.echo(f"profkit: wrote {output}", err=True)
-    if verbose:
+    if timings:
         _print_stages(shown.took, time.perf_counter_ns() - entered)
     if len(analyses.reports) == 1:
         (analysis,) = analyses.reports

@@ -301,12 +301,12 @@ def _write_folder(format_: str, reads: Iterable[Input], output: str | None) -> l
 
 
 def _print_files(written: list[str], opened_by: str) -> None:
-    """Print on a terminal which files were written, and what opens them."""
+    """Print to stderr which files were written, and on a terminal what opens them."""
     from profkit.names import visible
 
-    if written == [STDOUT] or not sys.stderr.isatty() or not written:
+    if written == [STDOUT] or not written:
         return
     what = visible(written[0]) if len(written) == 1 else f"{len(written)} files"
     where = "" if len(written) == 1 else f", such as {visible(written[0])}"
-    opens = f"; open it in {opened_by}" if opened_by else ""
+    opens = f"; open it in {opened_by}" if opened_by and sys.stderr.isatty() else ""
     click.echo(f"profkit: wrote {what}{where}{opens}", err=True)

@@ -177,10 +177,12 @@ def test_a_trace_larger_than_allowed_is_refused_with_exit_code_3(
     assert "--max-bytes" in capsys.readouterr().err
 
 
-def test_verbose_prints_the_time_of_each_stage_to_stderr(
+def test_timings_prints_the_time_of_each_stage_to_stderr(
     trace: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["analyze", trace, "--verbose"]) == 0
+    assert capsys.readouterr().err == ""
+    assert main(["analyze", trace, "--timings"]) == 0
     stderr = capsys.readouterr().err
     for stage in ("read", "decompress", "decode", "assemble", "index", "rule SYN001", "render"):
         assert f"  {stage}\n" in stderr

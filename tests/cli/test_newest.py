@@ -66,6 +66,12 @@ def test_a_command_without_a_path_takes_the_newest_and_says_so(
     assert shown in ended.out
 
 
+def test_an_export_says_what_it_wrote(project: Path) -> None:
+    ended = profkit(project, "export", "--to", "chrome", "-o", "out/")
+    *_, last = ended.err.splitlines()
+    assert re.fullmatch(r"profkit: wrote out/host_30\S+", last)
+
+
 def test_without_paths_the_two_newest_of_one_program_are_compared(project: Path) -> None:
     write(project / "traces" / "eval", 25)
     ended = profkit(project, "diff", "--format", "json")
