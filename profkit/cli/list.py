@@ -65,6 +65,8 @@ def command(*, folder: str, top: int, is_complete: bool, format_: str) -> int:
     analyze, view, explain, what-if and export take without a path. Figures are known of recordings
     that were analyzed before; small ones are analyzed meanwhile, for up to two seconds.
     """
+    from profkit.readers.runs import take_two
+
     folder = folder or traces_folder()
     options = read_options()
     runs = list(itertools.islice(find_runs_in(folder), top + 1))
@@ -75,8 +77,9 @@ def command(*, folder: str, top: int, is_complete: bool, format_: str) -> int:
         say(_encode(rows, folder, has_more=len(runs) > top))
     else:
         say(format_rows(rows, folder, has_more=len(runs) > top, now_ns=time.time_ns()))
-        if len(rows) > 1 and folder == traces_folder():
-            suggest(["profkit", "view"], ["profkit", "diff"])
+        if folder == traces_folder():
+            has_pair = len(take_two(runs)) > 1
+            suggest(["profkit", "view"], *([["profkit", "diff"]] if has_pair else []))
     return 0
 
 
@@ -111,7 +114,8 @@ def _analyze(run: "Run", options: "AnalysisOptions", shown: Progress) -> Row:
     try:
         analyses = analyze_all(run.recordings, AnalysisRequest(options), LOCAL, shown)
     except LoadError as error:
-        return Row(run, error=error.message)
+        # The path is below the row.
+        return Row(run, error=error.message.replace(run.newest, "the file"))
     # An earlier job's ranks may be among them.
     report = choose_newest(analyses, run.newest).reports[0].report
     return Row(run, keep_figures(report, run.paths, options))

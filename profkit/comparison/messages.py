@@ -29,7 +29,7 @@ _NEUTRAL: Final = frozenset(
         "busy_ns", "gpu_busy_ns", "compute_ns",
     )
 )  # fmt: skip
-"""Figures of which neither more nor less is better: a busy device may do more work, or wait less."""
+"""Figures of which neither more nor less is better: a busy device may also wait less."""
 _UNCHANGED_SHARE: Final = 0.01
 _PREDICTION_TOLERANCE: Final = 0.25
 """Recordings of the same program differ by about as much on a busy machine."""

@@ -179,7 +179,7 @@ def test_a_recording_that_cannot_be_read_is_in_the_list_with_its_reason(project:
     cut = project / "traces" / "train" / f"host_9.{FIRST_NS + 90_000_000_000}.pt.trace.json"
     cut.write_bytes(b"\0" * 100)
     tree = json.loads(profkit(project, "list", "--json", "--analyze").out)
-    assert cut.name in tree["runs"][0]["error"]
+    assert "the file" in tree["runs"][0]["error"]
     assert tree["runs"][1]["error"] is None
 
 
