@@ -297,14 +297,14 @@ def test_the_command_line_turns_it_off(
     assert folder.exists()
 
 
-def test_verbose_says_why_nothing_is_cached(
+def test_timings_say_why_nothing_is_cached(
     path: str, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder.parent.mkdir()
     folder.touch()
     assert main(["analyze", path]) == 0
     assert "cache" not in capsys.readouterr().err
-    assert main(["analyze", "-v", path]) == 0
+    assert main(["analyze", "--timings", path]) == 0
     assert "cache: not written, " in capsys.readouterr().err
 
 

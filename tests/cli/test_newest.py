@@ -183,14 +183,18 @@ def test_a_recording_that_cannot_be_read_is_in_the_list_with_its_reason(project:
     assert tree["runs"][1]["error"] is None
 
 
-def test_figures_of_an_earlier_analysis_are_listed_without_another(project: Path) -> None:
-    assert profkit(project, "analyze").code == 0
+def test_figures_of_an_earlier_analysis_are_listed_without_another(
+    project: Path, tmp_path: Path
+) -> None:
+    cache = {"PROFKIT_CACHE": str(tmp_path / "cache")}
+    assert profkit(project, "analyze", **cache).code == 0
     # The state of the file is its name, size and time: nothing reads it again.
     newest = project / NEWEST
     status = newest.stat()
     newest.write_bytes(b"\0" * status.st_size)
     os.utime(newest, ns=(status.st_atime_ns, status.st_mtime_ns))
-    tree = json.loads(profkit(project, "list", "--json", "--top", "1").out)
+    tree = json.loads(profkit(project, "list", "--json", "--top", "1", **cache).out)
+    assert tree["runs"][0]["finding"], tree
     assert tree["runs"][0]["finding"]["rule"] == "DAT001"
     without = json.loads(profkit(project, "list", "--json", "--top", "1", PROFKIT_CACHE="0").out)
     assert without["runs"][0]["error"]
