@@ -37,12 +37,14 @@ Reads:
 
 When to ignore this:
     The program collects its results on purpose and has memory for all of them. Growth without a
-    holder may be a library's cache; one with a plan for each new shape of a tensor is not reported.
+    holder may be a library's cache. One with a plan for each new shape of a tensor is a note, as it
+    grows no more once it is full.
     Workers stop growing once each has copied, or cached, all that it needs.
 
 Source:
     ``mallinfo2(3)`` and ``sys.getallocatedblocks`` (allocated memory); ``sys.getsizeof``;
-    ``tracemalloc``; ``/proc/[pid]/statm`` and ``smaps_rollup`` in proc(5) (resident and private
+    ``tracemalloc``; ``ONEDNN_PRIMITIVE_CACHE_CAPACITY`` in oneDNN's developer guide;
+    ``/proc/[pid]/statm`` and ``smaps_rollup`` in proc(5) (resident and private
     pages); pytorch/pytorch#13246 (objects that loader workers copy).
 """
 
@@ -57,7 +59,17 @@ from profkit.engine.families.leaks.messages import (
     quoted,
     storage_ratio,
 )
-from profkit.rule import Context, Finding, Leak, RuleInfo, at, needs
+from profkit.rule import (
+    Context,
+    Cost,
+    Finding,
+    Leak,
+    RuleInfo,
+    at,
+    dataclass,
+    format_bytes,
+    needs,
+)
 
 INFO = RuleInfo(
     id="MEM009",
@@ -68,12 +80,41 @@ INFO = RuleInfo(
     since="0.1.0",
 )
 
-Thresholds = LeakThresholds
+
+@dataclass(frozen=True)
+class Thresholds(LeakThresholds):
+    """When growth of host memory is a finding.
+
+    Attributes:
+        min_unexplained_step_bytes: Minimum growth per step of which nothing more is known. Less
+            than 64 KiB may be what a library sets up in its first steps.
+    """
+
+    min_unexplained_step_bytes: int = 64 << 10
 
 
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
-    """Yield a finding for each holder or line of host memory."""
-    return leak_findings(INFO, ctx, thresholds, message=host_message, fix=_suggest_fix)
+    """Yield a finding for each holder or line of host memory, and one if neither is known."""
+    yield from leak_findings(INFO, ctx, thresholds, message=host_message, fix=_suggest_fix)
+
+    unexplained = ctx.live.unexplained_per_step_bytes if ctx.live is not None else None
+    if unexplained is not None and unexplained >= thresholds.min_unexplained_step_bytes:
+        yield _build_unexplained(unexplained)
+
+
+def _build_unexplained(per_step_bytes: int) -> Finding:
+    """Build the finding on growth that ended before what retains it was searched."""
+    return INFO.finding(
+        severity="note",
+        confidence="low",
+        message=(
+            f"Host memory grows by {format_bytes(per_step_bytes)} per step. The run was too short "
+            "to find out whether Python objects or a library retain it."
+        ),
+        fix="Run more steps: a search for what grows takes seconds, and is made in long runs only.",
+        n=1,
+        cost=Cost(per_step_bytes=per_step_bytes, basis="measured"),
+    )
 
 
 def _suggest_fix(leak: Leak) -> str:
@@ -99,6 +140,11 @@ def _suggest_fix(leak: Leak) -> str:
 
 def _suggest_native_fix(leak: Leak) -> str:
     place = at(leak_location(leak))
+    if leak.is_for_new_shapes:
+        return (
+            "Pad or sort the inputs so that there are few shapes. What oneDNN caches on a CPU is "
+            "1,024 plans, or as many as `ONEDNN_PRIMITIVE_CACHE_CAPACITY` says."
+        )
     if place:
         return f"Free what the library allocates{place}, or update it."
     return (

@@ -141,6 +141,8 @@ class Leak:
             process; 0 to 1.
         made_share: The least share of the workers' growth that they allocated; 0 to 1.
         operators: The operators that allocate native growth, most bytes first.
+        is_for_new_shapes: Whether native growth is a library's plans for shapes of tensors that had
+            not been there before.
         growth: The measured size over the steps. For tensors it is the size of all tensors of the
             same device, type and size, of which each allocation site has its share; for a graph,
             of its nodes and saved tensors; for host memory, of all that no tensor owns. None if it
@@ -170,6 +172,7 @@ class Leak:
     copied_share: float = 0.0
     made_share: float = 0.0
     operators: tuple[str, ...] = ()
+    is_for_new_shapes: bool = False
     growth: Growth | None = None
     limit_bytes: int | None = None
 

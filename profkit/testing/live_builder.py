@@ -30,6 +30,7 @@ class LiveBuilder:
         not_measured: What could not be monitored, one sentence each.
         sync_sites: Source lines that waited for a CUDA device; None if they were not recorded.
         began_unix_us: Start of monitoring in microseconds since 1970, or 0.
+        unexplained_per_step_bytes: Growth of the host's memory that no leak explains, or None.
     """
 
     n_steps: int = 200
@@ -40,6 +41,7 @@ class LiveBuilder:
     not_measured: tuple[str, ...] = ()
     sync_sites: tuple[SyncSite, ...] | None = None
     began_unix_us: int = 0
+    unexplained_per_step_bytes: int | None = None
     _leaks: list[Leak] = field(default_factory=list, repr=False)
 
     def add(self, leak: Leak) -> "LiveBuilder":
@@ -73,6 +75,7 @@ class LiveBuilder:
             argv=("train.py",),
             sync_sites=self.sync_sites,
             began_unix_us=self.began_unix_us,
+            unexplained_per_step_bytes=self.unexplained_per_step_bytes,
         )
 
     def write(self, path: str | Path) -> Path:

@@ -163,3 +163,28 @@ def test_copies_alone_are_reported_as_all_of_it(found: Found, watched: Watched) 
     b = watched(kind="workers", device="workers", type="", n=2, copied_share=1.0)
     (finding,) = found(b, RULE)
     assert finding.message.endswith(" All of it is copies of objects of the main process.")
+
+
+def test_plans_for_new_shapes_are_a_note_with_the_setting_that_bounds_them(
+    found: Found, watched: Watched
+) -> None:
+    b = watched(
+        kind="native", device="host", type="", n=0, chains=(), operators=("aten::convolution",),
+        is_for_new_shapes=True,
+    )  # fmt: skip
+    (finding,) = found(b, RULE)
+    assert finding.message == (
+        "Host memory grows by 64.0 KiB per step (steps 1 to 200): a library caches a plan for each "
+        "new shape of a tensor in `aten::convolution` at train.py:31."
+    )
+    assert "ONEDNN_PRIMITIVE_CACHE_CAPACITY" in finding.fix
+    assert finding.severity == "note"
+
+
+def test_growth_of_which_nothing_is_known_is_a_note(analyzed: Analyzed) -> None:
+    (finding,) = analyzed(LiveBuilder(unexplained_per_step_bytes=200 * KIB), RULE).findings
+    assert finding.message.startswith("Host memory grows by 200 KiB per step. The run was too ")
+    assert (finding.severity, finding.confidence) == ("note", "low")
+
+    small = LiveBuilder(unexplained_per_step_bytes=20 * KIB)
+    assert analyzed(small, RULE).findings == ()

@@ -120,6 +120,14 @@ class Clock:
         # What was never done has no known cost: the first time shows it.
         return (spent.n == 0 and not expected_ns) or spent.cpu_ns + next_ns <= allowed_ns
 
+    def affords_one(self, work: Work) -> bool:
+        """Tell whether doing some work once takes no longer than is always allowed of it.
+
+        Whatever was spent on it before: what is done at the end of a run is done only once.
+        """
+        spent = self._spent.get(work, _Spent())
+        return spent.next_ns <= self._budget.free_s.get(work, 0.0) * _SECOND_NS
+
     def mean_ns(self, work: Work) -> float:
         """Return the mean CPU time of some work so far; 0 if it was never done."""
         spent = self._spent.get(work, _Spent())

@@ -128,11 +128,10 @@ class GrowthInspections:
         if len(steps) < MIN_POINTS or steps[-1] - steps[0] < MIN_STEPS:
             return Classified()
 
-        host = instruments.find_host_leak(is_final=True)
+        heap = series.unexplained_heap(instruments.host.block_bytes)
+        host = instruments.find_host_leak(is_final=True) or instruments.host.find_full_cache(heap)
         if host is not None:
-            host = replace(
-                host, growth=growth(*series.unexplained_heap(instruments.host.block_bytes))
-            )
+            host = replace(host, growth=growth(*heap))
 
         evidence = leak_classifier.Evidence(
             series,

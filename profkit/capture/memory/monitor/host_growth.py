@@ -22,7 +22,7 @@ from profkit.capture.memory.monitor.host_objects import (
     TypeTotals,
     scan_host_objects,
 )
-from profkit.capture.memory.monitor.native_growth import NativeSampler
+from profkit.capture.memory.monitor.native_growth import NativeSampler, NativeSite
 from profkit.capture.memory.monitor.newest_entries import (
     find_library_object,
     find_view,
@@ -36,7 +36,7 @@ from profkit.capture.memory.monitor.tracemalloc_lines import (
 from profkit.capture.process.compiles import find_most_recompiled
 from profkit.capture.source.user_code import Place, Stack, UserCode
 from profkit.dataclass import dataclass
-from profkit.index.trend import Trend, median_slope
+from profkit.index.trend import Floats, Trend, median_slope
 from profkit.model.capture_info import Compiled
 from profkit.model.events import Int64s
 from profkit.model.live_memory import Chain, Leak, TensorShape
@@ -45,7 +45,7 @@ from profkit.readers.process_memory import garbage_collection_paused
 
 MIN_BYTES_PER_STEP: Final = 8192.0
 """Least growth of host memory that is reported, in bytes per step: small objects come and go."""
-_MIN_SCANS: Final = 2
+MIN_SCANS: Final = 2
 """Scans without which nothing is known of what grows between them."""
 _MAX_SCANS: Final = 4
 """Scans that are stored: the first and the latest ones."""
@@ -78,6 +78,10 @@ _GUARD: Final = regex(r"(?:\d+/\d+: )?([^#\n(]*[^#\n( ])")
 """The failed guard in torch's text, without the number of the compilation and without comments."""
 _MIN_OF_COMPILER: Final = 0.5
 """Share of the growth that a compiler must allocate to be its cause."""
+_MIN_CACHE_BYTES: Final = 16 << 20
+"""Least size of a full cache of a library that is reported: a tenth of what torch takes."""
+_FULL_SHARE: Final = 0.9
+"""Share of its size from which such a cache is full."""
 _ARRAY: Final = full_name(np.ndarray)
 _NOT_THE_PROGRAMS: Final = ("profkit.", "torch.", "weakref", "cell", "frame")
 
@@ -174,7 +178,7 @@ class HostGrowthTracker:
         That allocator counts blocks and not bytes. The scans measure what is new, or a part of it
         that shows its mean. If they find little of it, the rest counts nothing.
         """
-        if len(self._scans) < _MIN_SCANS:
+        if len(self._scans) < MIN_SCANS:
             return _DEFAULT_BLOCK_BYTES
 
         first, last = self._scans[0], self._scans[-1]
@@ -237,7 +241,7 @@ class HostGrowthTracker:
             Growth of a library's memory if neither the scans nor the traced allocations explain it;
             None without growth, or if there was not enough to examine it.
         """
-        if trend is None or len(self._scans) < _MIN_SCANS:
+        if trend is None or len(self._scans) < MIN_SCANS:
             return None
 
         n_steps = trend.last_step - trend.first_step
@@ -269,8 +273,42 @@ class HostGrowthTracker:
             leak = self._with_holders(leak, trend.per_step)
             return with_site(leak, self._find_site(trend.per_step))
 
-        native = self._with_operators(replace(leak, kind="native"))
-        return None if native is None else self._with_owner(native)
+        return self._with_owner(self._with_operators(replace(leak, kind="native")))
+
+    def find_full_cache(self, heap: tuple[Int64s, Floats]) -> Leak | None:
+        """Find a library's cache for each new shape that has grown much and is full by now.
+
+        Args:
+            heap: The heap beyond tensors and graphs, by step.
+        """
+        steps, values = heap
+        native = self.native.growth
+        if native is None or len(steps) < MIN_SCANS:
+            return None
+
+        grown = values[-1] - values[0]
+        if grown < _MIN_CACHE_BYTES or native.new_shapes < MIN_BYTES_PER_STEP:
+            return None
+
+        # It grows slowly on where the plans of rare shapes replace smaller ones.
+        is_full = values >= values[0] + _FULL_SHARE * grown
+        n_steps = int(steps[is_full][0] - steps[0])
+        if native.new_shapes * n_steps < _MIN_SHARE * grown:
+            return None
+
+        leak = Leak(
+            kind="native",
+            device="host",
+            per_step_bytes=round(native.new_shapes),
+            bytes=round(grown),
+            n=0,
+            first_step=int(steps[0]),
+            last_step=int(steps[0]) + n_steps,
+            type="",
+        )
+        leak = self._with_operators(leak)
+        per_step_bytes = round(_FULL_SHARE * grown / n_steps)
+        return replace(leak, per_step_bytes=per_step_bytes) if leak.is_for_new_shapes else None
 
     def _with_type(self, leak: Leak, name: str, explained: float, trend: Trend) -> Leak:
         """Return growth with the type of objects that grew most, its holders and its line.
@@ -309,22 +347,22 @@ class HostGrowthTracker:
         min_rate = _MIN_OF_COMPILER * max(added, trend.per_step)
         return find_most_recompiled() if traced.get(COMPILER_LINE, 0.0) >= min_rate else None
 
-    def _with_operators(self, leak: Leak) -> Leak | None:
-        """Return native growth with line and operators; None if all of it is for new shapes."""
+    def _with_operators(self, leak: Leak) -> Leak:
+        """Return native growth with the line and the operators that allocate it."""
         growth = self.native.growth
         if growth is None:
             return leak
 
-        min_rate = _MIN_SHARE * leak.per_step_bytes
-        sites = [site for site, rate in growth.by_site.items() if rate >= min_rate]
-        sites.sort(key=lambda site: -growth.by_site[site])
+        sites = _find_main_sites(growth.by_site, _MIN_SHARE * leak.per_step_bytes)
         if not sites:
-            # A cache of plans for each shape ends once all shapes were there.
-            is_cache = growth.new_shapes >= _MIN_EXPLAINED * leak.per_step_bytes
-            return None if is_cache else leak
+            if growth.new_shapes < _MIN_EXPLAINED * leak.per_step_bytes:
+                return leak
+            sites = _find_main_sites(growth.for_new_shapes, _MIN_SHARE * growth.new_shapes)
+            leak = replace(leak, is_for_new_shapes=True)
 
         names = dict.fromkeys(site.operator for site in sites if site.operator)
-        return with_site(replace(leak, operators=tuple(names)), (sites[0].place,))
+        leak = replace(leak, operators=tuple(names))
+        return with_site(leak, (sites[0].place,)) if sites else leak
 
     def _find_site(self, total: float) -> Stack:
         """Find the source line that allocates most of the growth; empty if its share is small."""
@@ -433,6 +471,12 @@ class HostGrowthTracker:
             _view_of(container),
             find_library_object(container, self._user_code.is_user_file),
         )
+
+
+def _find_main_sites(rates: dict[NativeSite, float], min_rate: float) -> list[NativeSite]:
+    """Find the sites that allocate at least so many bytes per step, the most first."""
+    sites = [site for site, rate in rates.items() if rate >= max(min_rate, 1.0)]
+    return sorted(sites, key=lambda site: -rates[site])
 
 
 def _of_recompilations(leak: Leak, compiled: Compiled, n: int) -> Leak:

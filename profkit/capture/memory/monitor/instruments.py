@@ -6,7 +6,11 @@ from typing import Final
 
 from profkit.capture.memory.monitor.allocation_sites import AllocationSampler
 from profkit.capture.memory.monitor.budget import OVERDUE, Budget, Clock, Work
-from profkit.capture.memory.monitor.host_growth import MIN_BYTES_PER_STEP, HostGrowthTracker
+from profkit.capture.memory.monitor.host_growth import (
+    MIN_BYTES_PER_STEP,
+    MIN_SCANS,
+    HostGrowthTracker,
+)
 from profkit.capture.memory.monitor.live_tensors import LiveTensors
 from profkit.capture.memory.monitor.sampler import Sampler
 from profkit.capture.memory.monitor.series import Series, TracedSteps, growth_of
@@ -188,6 +192,16 @@ class Instruments:
             own_containers = list(amounts.values())
             self.host.scan(step, own_containers, self.sampler.n_own_blocks)
         return True
+
+    def scan_host_at_end(self, step: int) -> None:
+        """Scan Python's objects once more if the run was too short for the scans that growth needs.
+
+        Without the second one nothing is known of what grows, not even its type. The program has
+        ended, and so waits for it only once.
+        """
+        is_lacking = 0 < self.host.n_scans < MIN_SCANS
+        if is_lacking and self.host_trend(is_final=True) and self.clock.affords_one("host"):
+            self.scan_host(step)
 
     def can_trace_lines(self) -> bool:
         """Return whether the lines of Python's allocations are unknown, and affordable."""

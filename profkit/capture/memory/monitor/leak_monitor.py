@@ -115,6 +115,7 @@ class LeakMonitor:
         """End monitoring and return the result."""
         self._do(self._instruments.stop, even_after_failure=True)
         self._do(lambda: self._inspections.inspect_at_end(self.n_steps))
+        self._do(lambda: self._instruments.scan_host_at_end(self.n_steps))
 
         # The result is built before all that is tracked is released, which it refers to.
         live = self._build_result(self._classify())

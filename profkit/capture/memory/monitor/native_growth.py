@@ -44,11 +44,16 @@ class NativeGrowth(NamedTuple):
 
     Attributes:
         by_site: By line and operator, in shapes that had been there before.
-        new_shapes: In operators, for shapes that had not.
+        for_new_shapes: By line and operator, for shapes that had not.
     """
 
     by_site: dict[NativeSite, float]
-    new_shapes: float
+    for_new_shapes: dict[NativeSite, float]
+
+    @property
+    def new_shapes(self) -> float:
+        """Return the bytes per step in all operators, for shapes that had not been there before."""
+        return sum(self.for_new_shapes.values())
 
 
 class _HeapReadings:
@@ -56,7 +61,7 @@ class _HeapReadings:
 
     Attributes:
         by_site: Bytes by line and operator.
-        new_shapes: Bytes in operators, for shapes that had not been there before.
+        for_new_shapes: The same for shapes that had not been there before.
         n: Readings of the heap.
         last_bytes: The last one at a line.
         place: The line that is running.
@@ -64,7 +69,7 @@ class _HeapReadings:
 
     def __init__(self) -> None:
         self.by_site: dict[NativeSite, int] = {}
-        self.new_shapes = 0
+        self.for_new_shapes: dict[NativeSite, int] = {}
         self.n = 0
         self.last_bytes = 0
         self.place: Place | None = None
@@ -86,21 +91,25 @@ class _HeapReadings:
         allocated = self._heap.allocated()
         return 0 if allocated is None else allocated.bytes
 
-    def add(self, operator: str, n_bytes: int) -> None:
+    def add(self, operator: str, n_bytes: int, *, is_new_shape: bool = False) -> None:
         """Add what an operator, or the rest of a line, has allocated."""
         if self.place is not None and n_bytes:
+            sums = self.for_new_shapes if is_new_shape else self.by_site
             site = NativeSite(self.place, operator)
-            self.by_site[site] = self.by_site.get(site, 0) + n_bytes
+            sums[site] = sums.get(site, 0) + n_bytes
 
     def clear(self) -> None:
         """Forget what was added: the first step shows what is allocated once."""
         self.by_site.clear()
-        self.new_shapes = 0
+        self.for_new_shapes.clear()
 
     def per_step(self, n_steps: int) -> NativeGrowth:
         """Return the growth over some steps."""
-        by_site = {site: n_bytes / n_steps for site, n_bytes in self.by_site.items()}
-        return NativeGrowth(by_site, self.new_shapes / n_steps)
+        by_site, for_new_shapes = (
+            {site: n_bytes / n_steps for site, n_bytes in sums.items()}
+            for sums in (self.by_site, self.for_new_shapes)
+        )
+        return NativeGrowth(by_site, for_new_shapes)
 
 
 class NativeSampler:
@@ -227,9 +236,7 @@ class NativeSampler:
             shapes = tuple((str(tensor.dtype), tuple(tensor.shape)) for tensor in inputs)
             name = str(call.operator).rpartition(".")[0]
             self._seen.add((name, shapes))
-            if (name, shapes) in self._known:
-                readings.add(name.replace(".", "::"), beyond)
-            else:
-                readings.new_shapes += beyond
+            is_new_shape = (name, shapes) not in self._known
+            readings.add(name.replace(".", "::"), beyond, is_new_shape=is_new_shape)
         # The line has what the operators in it do not account for.
         readings.last_bytes += added

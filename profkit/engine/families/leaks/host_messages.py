@@ -48,6 +48,11 @@ def _native_message(leak: Leak) -> str:
         )
     names = ", ".join(map(quoted, leak.operators))
     during = f" in {names}" if names else ""
+    if leak.is_for_new_shapes:
+        return (
+            f"{growth_text(leak)}: a library caches a plan for each new shape of a tensor"
+            f"{during}{at(leak_location(leak))}."
+        )
     return (
         f"{growth_text(leak)}. No tensor and no Python object owns it: a library allocates it"
         f"{during}{at(leak_location(leak))} and does not free it."

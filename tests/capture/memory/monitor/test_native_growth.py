@@ -2,11 +2,13 @@
 
 from collections.abc import Iterator
 
+import numpy as np
 import pytest
 import torch
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
-from profkit.capture.memory.monitor.native_growth import NativeSampler
+from profkit.capture.memory.monitor.host_growth import HostGrowthTracker
+from profkit.capture.memory.monitor.native_growth import NativeGrowth, NativeSampler, NativeSite
 from tests.capture.memory.monitor.counting_mode import Counting
 
 
@@ -37,3 +39,22 @@ def test_a_mode_of_the_program_is_never_popped(sampler: NativeSampler) -> None:
         assert own.n == 1
     assert sampler.advance(17)
     assert not sampler.is_on
+
+
+def test_a_full_cache_of_plans_is_found_with_its_operator_and_when_it_was_full() -> None:
+    tracker = HostGrowthTracker()
+    site = NativeSite((__file__, 1, "step"), "aten::convolution")
+    tracker.native.growth = NativeGrowth({}, {site: 120_000.0})
+    steps = np.arange(1, 302, 10)
+    values = np.minimum(steps, 200) * 125_000.0
+
+    leak = tracker.find_full_cache((steps, values))
+    assert leak is not None
+    assert (leak.kind, leak.is_for_new_shapes) == ("native", True)
+    assert leak.operators == ("aten::convolution",)
+    assert (leak.first_step, leak.last_step) == (1, 181)
+    assert leak.per_step_bytes == pytest.approx(125_000, rel=0.05)
+
+    assert tracker.find_full_cache((steps, values / 10)) is None
+    tracker.native.growth = NativeGrowth({site: 120_000.0}, {})
+    assert tracker.find_full_cache((steps, values)) is None
