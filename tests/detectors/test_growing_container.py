@@ -156,7 +156,7 @@ def test_an_outdated_number_of_entries_is_not_reported(found: Found, watched: Wa
 
 def test_a_small_growth_is_a_note_and_a_tiny_one_nothing(found: Found, watched: Watched) -> None:
     assert found(watched(per_step_bytes=4096), RULE)[0].severity == "note"
-    assert found(watched(per_step_bytes=4095, bytes=200 * 4095), RULE) == ()
+    assert found(watched(per_step_bytes=3600, bytes=200 * 3600), RULE) == ()
 
 
 def test_rare_growth_counts_by_what_it_has_reached(found: Found, watched: Watched) -> None:
@@ -230,3 +230,10 @@ def test_after_too_few_steps_it_is_skipped(analyzed: Analyzed) -> None:
     (unchecked,) = analyzed(LiveBuilder(n_evaluated_steps=0), RULE).unchecked
     assert unchecked.rule == "MEM004"
     assert unchecked.remedy == "Let the program run for more steps."
+
+
+def test_of_small_tensors_the_objects_count_too(found: Found, watched: Watched) -> None:
+    b = watched(n=200 * 400, per_step_bytes=400 * 64, bytes=200 * 400 * 64)
+    (finding,) = found(b, RULE)
+    assert finding.message.startswith("Host memory grows by about 206 KiB per step")
+    assert finding.cost.basis == "estimate"

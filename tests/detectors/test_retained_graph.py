@@ -137,7 +137,7 @@ def test_a_small_retained_graph_is_a_warning(
 
 
 def test_less_than_a_kib_per_step_is_not_reported(found: Found, watched: Watched) -> None:
-    assert found(watched(graph=SAVED, per_step_bytes=1023, bytes=200 * 1023), RULE) == ()
+    assert found(watched(graph=SAVED, per_step_bytes=550, bytes=200 * 550), RULE) == ()
 
 
 @pytest.mark.parametrize(

@@ -132,12 +132,21 @@ class Instruments:
         Args:
             is_tracing: Whether a trace is being recorded, whose memory is not the program's.
         """
-        is_needed = self.live_tensors.has_earlier and self.live_tensors.n_missed > 0
-
-        work: Work = "full" if is_needed and self.clock.affords("full") else "young"
+        work: Work = "young"
+        if self.live_tensors.has_earlier and self.live_tensors.n_missed > 0:
+            work = self._choose_scan()
 
         n_samples = len(self.series.samples)
         self.series.add(self.sampler.take_sample(step, n_samples, work, is_tracing=is_tracing))
+
+    def _choose_scan(self) -> Work:
+        """Choose how tensors are scanned now that collections have promoted some of them unseen."""
+        if self.clock.affords("full"):
+            return "full"
+
+        # Of many small tensors most are missed, so that their growth seems to slow down.
+        rises = self.series.heap_rises(MIN_BYTES_PER_STEP)
+        return "missed" if rises and self.clock.affords("missed") else "young"
 
     def existed(self, address: int) -> bool:
         """Return whether a storage was there at the last sample."""

@@ -209,10 +209,14 @@ def _split_by_site(
     aged_n = evidence.series.aged_n(kind)[1]
 
     # What only the last sample has seen is not aged yet, but is in the series.
-    n_bytes = max(
-        sum(storage.bytes for _, storage in stayed), _growth_since(steps, aged_bytes, trend)
-    )
-    n = max(len(stayed), _growth_since(steps, aged_n, trend))
+    # Beyond the limit of what is counted, they grow on as fast as until there.
+    extent = evidence.series.extent_after(trend.first_step)
+    counted_bytes = _growth_since(steps, aged_bytes, trend)
+    n_counted = _growth_since(steps, aged_n, trend)
+    n_bytes = max(sum(storage.bytes for _, storage in stayed), round(extent * counted_bytes))
+    n = max(len(stayed), round(extent * n_counted))
+    if extent > 1:
+        trend = replace(trend, last_step=evidence.series.samples[-1].step)
 
     for site, share in _shares(evidence, kind, stayed).items():
         inspection = _find_inspection(evidence, kind, site)

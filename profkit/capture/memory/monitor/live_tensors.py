@@ -180,6 +180,11 @@ class LiveTensors:
             return self._count(self._storages, step)
 
     @property
+    def is_at_limit(self) -> bool:
+        """Tell whether as many storages are alive as can be tracked."""
+        return len(self._storages) >= MAX_STORAGES
+
+    @property
     def has_earlier(self) -> bool:
         """Tell whether what existed before the first step was found."""
         return self._first_heads is not None

@@ -84,6 +84,8 @@ class Sampler:
             *device_bytes,
             worker_bytes=self._read_worker(step, is_tracing=is_tracing),
             has_more_nodes=has_more,
+            has_more_tensors=self._live_tensors.is_at_limit,
+            has_missed=self._live_tensors.n_missed > 0,
         )
 
     @property

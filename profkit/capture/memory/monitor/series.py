@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Container
 from dataclasses import field
-from itertools import islice
+from itertools import islice, takewhile
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -12,6 +12,7 @@ from profkit.capture.memory.monitor.live_tensors import MIN_AGE_STEPS, Amount, E
 from profkit.capture.process.malloc_stats import Allocated
 from profkit.dataclass import dataclass
 from profkit.index.trend import (
+    MIN_POINTS,
     RISING_SAMPLES,
     Floats,
     Trend,
@@ -48,6 +49,8 @@ _BYTES_PER_TENSOR: Final = 2500
 """Upper bound of the host memory of a tensor beside its storage, with its entry in a container."""
 _BYTES_PER_NODE: Final = 700
 """Upper bound of the host memory of a graph node: 580 bytes for an addition with torch 2.13."""
+_MIN_LATER_PACE: Final = 0.5
+"""Least growth of the heap per step, as a share of the one before, that goes on."""
 _NOTHING: Final = Amount(0, 0, 0, 0)
 
 
@@ -69,6 +72,8 @@ class Sample(NamedTuple):
         allocated_bytes: Allocated bytes of the device allocators.
         reserved_bytes: Their reserved bytes.
         worker_bytes: Private memory of one DataLoader worker, or None if not measured.
+        has_more_tensors: Whether there are more tensors than can be tracked.
+        has_missed: Whether collections have promoted tensors unseen, so that some may be missing.
     """
 
     step: int
@@ -82,6 +87,8 @@ class Sample(NamedTuple):
     reserved_bytes: int | None = None
     worker_bytes: int | None = None
     has_more_nodes: bool = False
+    has_more_tensors: bool = False
+    has_missed: bool = False
 
     def to_model(self) -> MemorySample:
         """Return the sample as it is written to a file."""
@@ -161,25 +168,28 @@ class Series:
 
     def of(self, kind: TensorKind, value: Callable[[Amount], int]) -> tuple[Int64s, Floats]:
         """Return steps, and a value of one kind at each."""
-        return self._steps(), _values(self.samples, kind, value)
+        counted = self._find_counted()
+        return _steps(counted), _values(counted, kind, value)
 
     def latest_of(self, kind: TensorKind) -> list[Amount]:
         """Return the amounts of one kind at the samples that tell whether it rises."""
-        return [sample.amounts.get(kind, _NOTHING) for sample in self.samples[-RISING_SAMPLES:]]
+        latest = self._find_counted()[-RISING_SAMPLES:]
+        return [sample.amounts.get(kind, _NOTHING) for sample in latest]
 
     def bytes_of(
         self, device_dtype: DeviceDtype, without: Container[TensorKind]
     ) -> tuple[Int64s, Floats]:
         """Return steps, and bytes of all kinds of a device and dtype, without some, at each."""
+        counted = self._find_counted()
         values = [
             sum(
                 amount.bytes
                 for kind, amount in sample.amounts.items()
                 if (kind.device, kind.dtype) == device_dtype and kind not in without
             )
-            for sample in self.samples
+            for sample in counted
         ]
-        return self._steps(), np.array(values, dtype=np.float64)
+        return _steps(counted), np.array(values, dtype=np.float64)
 
     def aged_bytes(self, kind: TensorKind) -> tuple[Int64s, Floats]:
         """Return steps, and bytes of one kind allocated up to each that are still alive."""
@@ -261,11 +271,60 @@ class Series:
         """Return steps, and bytes of C's allocator."""
         return _columns([(s.step, s.heap.bytes) for s in self.samples if s.heap is not None])
 
+    def heap_rises(self, min_per_step: float) -> bool:
+        """Tell whether the heap has grown so much per step at the latest samples."""
+        latest = islice((s for s in reversed(self.samples) if s.heap), RISING_SAMPLES)
+        steps, values = _columns([(s.step, s.heap.bytes) for s in latest if s.heap])
+        if not is_rising(values[::-1]):
+            return False
+        return bool(values[0] - values[-1] >= min_per_step * (steps[0] - steps[-1]))
+
     def _is_late(self, step: int) -> bool:
         return bool(self.samples) and step >= MIN_COVERED * self.samples[-1].step
 
-    def _steps(self) -> Int64s:
-        return np.array([sample.step for sample in self.samples], dtype=np.int64)
+    def extent_after(self, first_step: int) -> float:
+        """Return how much longer tensors have grown than they were counted; 1 if not longer.
+
+        Args:
+            first_step: The step from which they grow.
+        """
+        counted, last = self._find_counted(), self.samples[-1].step
+        n_counted = counted[-1].step - first_step if counted else 0
+        if n_counted <= 0 or not self._heap_goes_on(counted[-1].step):
+            return 1.0
+        return (last - first_step) / n_counted
+
+    def _find_counted(self) -> list[Sample]:
+        """Find the samples with all tensors, by which their growth is judged.
+
+        Above the limit of what is tracked the numbers stay flat while tensors are added. Those of
+        collections that were missed come to light at a later sample; if most samples have missed
+        some, their numbers are the best that there is.
+        """
+        samples = self.samples
+        if samples and samples[-1].has_more_tensors:
+            samples = list(takewhile(lambda sample: not sample.has_more_tensors, samples))
+
+        complete = [sample for sample in samples if not sample.has_missed]
+        if len(complete) < MIN_POINTS or len(complete) == len(samples):
+            return samples
+        last_step = complete[-1].step
+        is_late = last_step >= MIN_COVERED * samples[-1].step
+        return complete if is_late or self._heap_goes_on(last_step) else samples
+
+    def _heap_goes_on(self, step: int) -> bool:
+        """Tell whether the heap grows on after a step, about as fast as until then."""
+        steps, values = self.heap()
+        split = int(np.searchsorted(steps, step))
+        if not 0 < split < len(steps) - 1:
+            return False
+        before = (values[split] - values[0]) / (steps[split] - steps[0])
+        after = (values[-1] - values[split]) / (steps[-1] - steps[split])
+        return bool(before > 0 and after >= _MIN_LATER_PACE * before)
+
+
+def _steps(samples: list[Sample]) -> Int64s:
+    return np.array([sample.step for sample in samples], dtype=np.int64)
 
 
 def _plus(measured: int | None, n: int) -> int | None:
