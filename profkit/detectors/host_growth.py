@@ -49,6 +49,7 @@ Source:
 """
 
 from collections.abc import Iterator
+from typing import Final
 
 from profkit.engine.families.leaks.findings import LeakThresholds, leak_findings
 from profkit.engine.families.leaks.host_messages import MAIN_SHARE, host_message
@@ -69,8 +70,10 @@ from profkit.rule import (
     dataclass,
     format_bytes,
     needs,
+    regex,
 )
 
+_COMPILES: Final = regex(r"\bjit\.(trace|script|freeze)\w*\(|\btorch\.compile\(|\bmake_fx\(")
 INFO = RuleInfo(
     id="MEM009",
     name="host-growth",
@@ -145,6 +148,8 @@ def _suggest_native_fix(leak: Leak) -> str:
             "Pad or sort the inputs so that there are few shapes. What oneDNN caches on a CPU is "
             "1,024 plans, or as many as `ONEDNN_PRIMITIVE_CACHE_CAPACITY` says."
         )
+    if _COMPILES.search(leak.code):
+        return f"Compile once before the loop: each call{place} creates code that torch keeps."
     if place:
         return f"Free what the library allocates{place}, or update it."
     return (

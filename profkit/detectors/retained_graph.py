@@ -12,8 +12,9 @@ Why it matters:
     about 768 bytes each.
 
 How to fix it:
-    Store numbers: ``.item()``. Where tensors are needed, ``.detach()`` them. Compute what is never
-    trained under ``torch.no_grad()``. Detach a state that is passed to the next step.
+    ``.detach()`` what is stored, and read the numbers later: ``.item()`` in every step waits for a
+    GPU. Compute what is never trained under ``torch.no_grad()``. Detach a state that is passed to
+    the next step.
 
 Example:
     ::
@@ -25,8 +26,8 @@ Example:
 Use instead:
     ::
 
-        losses.append(loss.item())
-        total = total + loss.item()
+        losses.append(loss.detach())
+        total = total + loss.detach()
         output, hidden = network(batch, hidden.detach())
 
 Reads:
@@ -46,10 +47,15 @@ Source:
 from collections.abc import Iterator
 from typing import Final
 
-from profkit.engine.families.leaks.causes import main_chain
+from profkit.engine.families.leaks.causes import main_chain, total_bytes
 from profkit.engine.families.leaks.detach_fix import assigned_name, is_accumulation, without_graph
 from profkit.engine.families.leaks.findings import UnintendedLeakThresholds, leak_findings
-from profkit.engine.families.leaks.messages import holder_name, leak_message, quoted
+from profkit.engine.families.leaks.messages import (
+    holder_name,
+    leak_message,
+    quoted,
+    storage_ratio,
+)
 from profkit.rule import Context, Finding, Leak, RuleInfo, needs, regex
 
 INFO = RuleInfo(
@@ -64,19 +70,38 @@ INFO = RuleInfo(
 _NAME: Final = regex(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*")
 """A variable or its attribute, such as ``self.state``."""
 
+_SAVED_SHARE: Final = 0.2
+"""Share of a leak that is saved for a backward pass which never came."""
+_INFERENCE_STEPS: Final = frozenset({"module", "loader"})
+"""What ends a step in a program without an optimizer."""
+
 Thresholds = UnintendedLeakThresholds
 
 
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield a finding for each line or holder whose tensors retain graphs."""
-    return leak_findings(INFO, ctx, thresholds, message=leak_message, fix=_suggest_fix)
+    is_inference = ctx.live is not None and ctx.live.step_definition in _INFERENCE_STEPS
+    fix = _suggest_inference_fix if is_inference else _suggest_fix
+    return leak_findings(INFO, ctx, thresholds, message=leak_message, fix=fix)
+
+
+def _suggest_inference_fix(leak: Leak) -> str:
+    """Suggest what to do in a program without an optimizer."""
+    # A backward pass would have freed what the graph saves.
+    is_unused = leak.graph is not None and leak.graph.saved_bytes >= _SAVED_SHARE * total_bytes(
+        leak
+    )
+    if not is_unused or leak.kind == "graph":
+        return _suggest_fix(leak)
+    return "Run the loop under `torch.no_grad()`, or `torch.inference_mode()`: it trains nothing."
 
 
 def _suggest_fix(leak: Leak) -> str:
-    # The program's own line, changed, is the clearest fix.
+    # The program's own line, changed, is the clearest fix. A detached number retains its storage,
+    # which may be as large as a batch.
     is_scalar = leak.shape is not None and leak.shape.is_scalar
     # On a GPU each `.item()` waits, and another rule would object to the fix.
-    is_cheap = leak.device == "cpu"
+    is_cheap = leak.device == "cpu" or bool(storage_ratio(leak))
     is_number = is_cheap and (is_scalar or is_accumulation(leak.code))
     line = without_graph(leak.code, is_number=is_number)
     if line is not None:
@@ -95,6 +120,6 @@ def _suggest_fix(leak: Leak) -> str:
         return f"Store {quoted(f'{variable}.{method}()')}{place} instead of {quoted(variable)}."
     place = f" in {quoted(name)}" if name else ""
     return (
-        f"Store `.item()` of a number and `.detach()` of a tensor{place}, or compute it under "
-        "`torch.no_grad()`."
+        f"Store `.detach()` of each tensor{place}, or compute it under `torch.no_grad()` if "
+        "nothing trains with it."
     )

@@ -84,6 +84,8 @@ _FUNCTION: Final = "function "
 _CELL: Final = "cell "
 _GRAPH: Final = ".grad_fn"
 _GRADIENT: Final = ".grad"
+_INPUT_GRADIENT: Final = "Tensor.grad"
+"""The gradient of a tensor that is no parameter, and so in no optimizer."""
 
 Thresholds = LeakThresholds
 
@@ -128,6 +130,12 @@ def _suggest_fix(leak: Leak) -> str:
 def _suggest_autograd_fix(leak: Leak) -> str:
     # After `backward(create_graph=True)` a parameter and its gradient's graph refer to each other.
     # Any other cycle goes through the `ctx` of a function.
+    if _INPUT_GRADIENT in leak.cycle:
+        return (
+            "Set `.grad` of the inputs that require gradients to None after use, as `zero_grad()` "
+            "clears those of parameters only; or compute the gradients with `torch.autograd.grad("
+            "loss, tensors, create_graph=True)`, which leaves none in `.grad`."
+        )
     if any(name.endswith(_GRADIENT) for name in leak.cycle):
         return (
             "Compute the gradients with `torch.autograd.grad(loss, parameters, "

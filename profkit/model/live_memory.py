@@ -75,12 +75,14 @@ class Graph:
         saved_bytes: Bytes of the storages saved for backward, each storage once.
         root: Type of a typical ``grad_fn``, such as ``AddBackward0``.
         is_exact: False if the walk stopped at its limit.
+        number: The same for graphs that have most of their nodes in common; 0 if it is unknown.
     """
 
     n_nodes: int
     saved_bytes: int
     root: str
     is_exact: bool = True
+    number: int = 0
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,7 @@ class LiveBuilder:
         not_measured: What could not be monitored, one sentence each.
         sync_sites: Source lines that waited for a CUDA device; None if they were not recorded.
         began_unix_us: Start of monitoring in microseconds since 1970, or 0.
+        step_definition: What ends a step, as in a recording.
         unexplained_per_step_bytes: Growth of the host's memory that no leak explains, or None.
     """
 
@@ -41,6 +42,7 @@ class LiveBuilder:
     not_measured: tuple[str, ...] = ()
     sync_sites: tuple[SyncSite, ...] | None = None
     began_unix_us: int = 0
+    step_definition: str = "optimizer"
     unexplained_per_step_bytes: int | None = None
     _leaks: list[Leak] = field(default_factory=list, repr=False)
 
@@ -62,7 +64,7 @@ class LiveBuilder:
 
         return LiveMemory(
             name="built",
-            step_definition="optimizer",
+            step_definition=self.step_definition,
             n_steps=self.n_steps,
             monitored_ns=monitored_ns,
             samples=tuple(map(self._sample, steps)),

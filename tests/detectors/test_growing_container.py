@@ -1,6 +1,7 @@
 """growing-container reports tensors that accumulate in a container that is never emptied."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -237,3 +238,26 @@ def test_of_small_tensors_the_objects_count_too(found: Found, watched: Watched) 
     (finding,) = found(b, RULE)
     assert finding.message.startswith("Host memory grows by about 206 KiB per step")
     assert finding.cost.basis == "estimate"
+
+
+def test_the_attributes_of_one_object_are_one_finding_with_each_share(
+    found: Found, watched: Watched
+) -> None:
+    preds = Chain("instance", ("metric", ".preds", "[9]"), "list", 200, name="metric.preds")
+    target = replace(preds, parts=("metric", ".target", "[9]"), name="metric.target")
+    b = watched(chains=(preds,), per_step_bytes=40 * KIB)
+    b.add(replace(b.build().leaks[0], chains=(target,), per_step_bytes=32 * KIB))
+    (finding,) = found(b, RULE)
+    assert finding.message.endswith(
+        "This is the sum of `metric.preds` (40.0 KiB) and `metric.target` (32.0 KiB)."
+    )
+    assert finding.fix.endswith("Do the same for `metric.target`.")
+    assert (finding.severity, finding.cost.per_step_bytes) == ("warning", 72 * KIB)
+
+
+def test_the_globals_of_a_module_are_findings_of_their_own(found: Found, watched: Watched) -> None:
+    first = Chain("module-global", ("utils.SEEN", "[9]"), "list", 200, name="utils.SEEN")
+    second = replace(first, parts=("utils.KEPT", "[9]"), name="utils.KEPT")
+    b = watched(chains=(first,))
+    b.add(replace(b.build().leaks[0], chains=(second,)))
+    assert len(found(b, RULE)) == 2

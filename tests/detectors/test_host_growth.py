@@ -188,3 +188,14 @@ def test_growth_of_which_nothing_is_known_is_a_note(analyzed: Analyzed) -> None:
 
     small = LiveBuilder(unexplained_per_step_bytes=20 * KIB)
     assert analyzed(small, RULE).findings == ()
+
+
+def test_code_that_is_compiled_in_every_step_is_to_be_compiled_once(
+    found: Found, watched: Watched
+) -> None:
+    b = watched(
+        kind="native", device="host", type="", n=0, chains=(),
+        code="traced = torch.jit.trace(net, x)",
+    )  # fmt: skip
+    (finding,) = found(b, RULE)
+    assert finding.fix.startswith("Compile once before the loop: each call at train.py:31")

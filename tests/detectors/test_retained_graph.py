@@ -1,6 +1,7 @@
 """retained-graph reports tensors that retain their autograd graph, and the fix."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -75,8 +76,8 @@ def test_a_list_of_losses_is_reported_with_its_line_its_holder_and_its_graph(
         (
             {"kind": "graph", "n": 1},
             (
-                "Store `.item()` of a number and `.detach()` of a tensor in `losses`, or compute "
-                "it under `torch.no_grad()`."
+                "Store `.detach()` of each tensor in `losses`, or compute it under "
+                "`torch.no_grad()` if nothing trains with it."
             ),
         ),
         (
@@ -98,8 +99,8 @@ def test_a_list_of_losses_is_reported_with_its_line_its_holder_and_its_graph(
         (
             {"code": "out, state = net(x)"},
             (
-                "Store `.item()` of a number and `.detach()` of a tensor in `losses`, or compute "
-                "it under `torch.no_grad()`."
+                "Store `.detach()` of each tensor in `losses`, or compute it under "
+                "`torch.no_grad()` if nothing trains with it."
             ),
         ),
     ],
@@ -204,3 +205,33 @@ def test_after_too_few_steps_it_is_skipped(analyzed: Analyzed) -> None:
     (unchecked,) = analyzed(LiveBuilder(n_evaluated_steps=0), RULE).unchecked
     assert unchecked.rule == "MEM003"
     assert unchecked.remedy == "Let the program run for more steps."
+
+
+def test_a_detached_number_that_would_retain_a_batch_is_read(
+    found: Found, watched: Watched
+) -> None:
+    b = watched(
+        chains=LOSSES, graph=BEHIND, code="losses.append(loss)", storage_bytes=1 << 20,
+        device="cuda:0",
+        shape=TensorShape("float32", (), 4),
+    )  # fmt: skip
+    (finding,) = found(b, RULE)
+    assert finding.fix == "Write `losses.append(loss.item())`, which stores only the value."
+
+
+def test_holders_of_one_graph_are_one_finding_with_one_sum(found: Found, watched: Watched) -> None:
+    scores = (Chain("module-global", ("__main__", ".scores", "[199]"), name="scores"),)
+    b = watched(chains=LOSSES, graph=replace(BEHIND, number=9))
+    b.add(replace(b.build().leaks[0], chains=scores, per_step_bytes=2 * KIB))
+    (finding,) = found(b, RULE)
+    assert "`losses` and `scores` hold the same graph: it is freed only if each" in finding.message
+    assert finding.fix.endswith("Do the same for `scores`.")
+    assert finding.cost.per_step_bytes == 66 * KIB
+    assert len(finding.holders) == 2
+
+
+def test_an_inference_loop_is_to_run_without_a_graph(found: Found, watched: Watched) -> None:
+    b = watched(chains=LOSSES, graph=BEHIND, code="outputs.append(out)")
+    b.step_definition = "module"
+    (finding,) = found(b, RULE)
+    assert finding.fix.startswith("Run the loop under `torch.no_grad()`")

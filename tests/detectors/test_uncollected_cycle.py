@@ -100,3 +100,11 @@ def test_after_too_few_steps_it_is_skipped(analyzed: Analyzed) -> None:
     (unchecked,) = analyzed(LiveBuilder(n_evaluated_steps=0), RULE).unchecked
     assert unchecked.rule == "MEM006"
     assert unchecked.remedy == "Let the program run for more steps."
+
+
+def test_gradients_of_inputs_are_not_those_that_zero_grad_clears(
+    found: Found, watched: Watched
+) -> None:
+    cycle = ("Tensor.grad", "Tensor.grad_fn", "AddmmBackward0", "Tensor._base", "Tensor.grad")
+    (finding,) = found(watched(kind="garbage", chains=(), cycle=cycle), RULE)
+    assert finding.fix.startswith("Set `.grad` of the inputs that require gradients to None")

@@ -16,7 +16,7 @@ Source: ``torch/csrc/autograd/saved_variable.h`` (``get_raw_data``, ``retrieve_u
 
 import functools
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Final
 
@@ -31,6 +31,8 @@ _RAW: Final = "_raw_saved_"
 _LEAF: Final = "variable"
 """The attribute in which ``AccumulateGrad`` holds its leaf."""
 
+_MOSTLY: Final = 0.5
+"""Share of the nodes of the smaller of two graphs from which they are one graph."""
 _PACKED_DEPTH: Final = 3
 """Nesting of a tensor in what a user's hook packed: ``(device, (tensor, True))``."""
 
@@ -123,6 +125,33 @@ def measure_graph(tensors: Iterable[Any], *, counted: set[int], limit: int = LIM
 
     root = type_name(type(roots[-1])) if roots else ""
     return Graph(walk.n_nodes, n_bytes, root, is_exact=walk.is_exact)
+
+
+def number_graphs(roots: Sequence[list[Any]], limit: int = LIMIT) -> list[int]:
+    """Number graphs from 1 on, the same for those that have most of their nodes in common.
+
+    What accumulates the gradients of parameters belongs to each graph of a network, and counts for
+    none.
+
+    Args:
+        roots: The first nodes of each graph.
+    """
+    # The walks live until all are compared: ids identify nodes only while these are held.
+    walks = [GraphWalk(limit) for _ in roots]
+    node_ids = [
+        {id(node) for node in walk.walk(nodes) if _attribute(node, _LEAF) is None}
+        for walk, nodes in zip(walks, roots, strict=True)
+    ]
+
+    numbers: list[int] = []
+    for index, ids in enumerate(node_ids):
+        same = (
+            numbers[n]
+            for n in range(index)
+            if len(ids & node_ids[n]) > _MOSTLY * min(len(ids), len(node_ids[n]))
+        )
+        numbers.append(next(same, max(numbers, default=0) + 1))
+    return numbers
 
 
 class GraphWalk:

@@ -31,7 +31,8 @@ Work = Literal[
     "sites",
 ]
 """Kinds of work: the search for what existed before; scans over all objects; the same for tensors
-that were missed while the heap rises; scans over young objects; the graph walk of a sample; reading the heap's size; looking whether the latest samples
+that were missed while the heap rises; scans over young objects; the graph walk of a sample; reading
+the heap's size; looking whether the latest samples
 rise; an inspection; a scan of host objects; an evaluation of traced allocations; a scan before a
 garbage collection; a classification of all samples; measuring a loader worker; sampling allocation
 sites until one that grows rarely was seen."""

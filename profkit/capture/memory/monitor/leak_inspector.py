@@ -19,6 +19,7 @@ from profkit.capture.memory.holders.autograd_graphs import (
     grad_fns_of,
     measure_graph,
     no_torch_function,
+    number_graphs,
     storage_of,
 )
 from profkit.capture.memory.holders.forward_search import count_references
@@ -204,12 +205,20 @@ class LeakInspector:
         is_hidden = inspections.keys() - outside
         excluded = self._not_saved(outside.union(reported).difference(is_hidden))
 
-        for group, storages in members.items():
-            if group[0].has_graph and group in outside:
-                tensors = [tensor_on[address] for address, _ in storages if address in tensor_on]
-                graph = measure_graph(tensors, counted=set(excluded))
-                if graph.n_nodes:
-                    inspections[group] = replace(inspections[group], graph=graph)
+        tensors_of = {
+            group: [tensor_on[address] for address, _ in storages if address in tensor_on]
+            for group, storages in members.items()
+            if group[0].has_graph and group in outside
+        }
+        numbers = [0]
+        if len(tensors_of) > 1:
+            numbers = number_graphs([grad_fns_of(tensors) for tensors in tensors_of.values()])
+        for (group, tensors), number in zip(tensors_of.items(), numbers, strict=False):
+            graph = measure_graph(tensors, counted=set(excluded))
+            if graph.n_nodes:
+                # Those of other inspections are other ones, whatever they share.
+                graph = replace(graph, number=number and number + _MAX_GROUPS * self._step)
+                inspections[group] = replace(inspections[group], graph=graph)
 
     def inspect_deepest(
         self, reported: Collection[SiteGroup]

@@ -31,6 +31,7 @@ _BY_HOLDER: Final[dict[str, Cause]] = {
 }
 _CACHE_NAMES: Final = frozenset({"cache", "caches", "cached", "memo", "memos", "memoized"})
 _WORD: Final = regex(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
+_ATTRIBUTE: Final = regex(r"[^\W\d]\w*(?:\.[^\W\d]\w*)+")
 _LAST_NAME: Final = regex(r"(?<!\w)(\w+)\W*$")
 
 
@@ -52,11 +53,24 @@ def find_leaks(ctx: Context, cause: str) -> list[tuple[Leak, ...]]:
 
 
 def _holder(leak: Leak) -> object:
-    """Return the key of a leak's holder; leaks without one are all different."""
+    """Return the key of a leak's holder; leaks without one are all different.
+
+    The attributes of an object, such as the predictions and targets of a metric, are one holder,
+    and so are all that hold the same graph: it is freed only when each of them is changed.
+    """
+    if leak.graph is not None and leak.graph.number:
+        return leak.graph.number
     chain = main_chain(leak)
     if chain is None or chain.kind == "unknown" or not chain.name:
         return id(leak)
-    return leak.kind, leak.device, chain.name, chain.scope
+    return leak.kind, leak.device, _owner_name(chain), chain.scope
+
+
+def _owner_name(chain: Chain) -> str:
+    """Return the name of the object whose attribute grows; of anything else its own name."""
+    # A module or class has attributes of any purpose, and those of a library are its own matter.
+    is_attribute = chain.kind == "instance" and _ATTRIBUTE.fullmatch(chain.name) is not None
+    return chain.name.rpartition(".")[0] if is_attribute and not chain.is_library else chain.name
 
 
 def merge_leaks(group: tuple[Leak, ...]) -> Leak:

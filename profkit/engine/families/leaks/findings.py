@@ -1,5 +1,6 @@
 """Leaks as findings: severity, confidence, cost and evidence."""
 
+import itertools
 from collections.abc import Callable, Iterator
 from typing import Final
 
@@ -14,10 +15,16 @@ from profkit.engine.families.leaks.causes import (
     total_bytes,
     total_per_step_bytes,
 )
-from profkit.engine.families.leaks.messages import leak_location, sentences
+from profkit.engine.families.leaks.messages import (
+    describe_holders,
+    holder_name,
+    leak_location,
+    list_other_holders,
+    sentences,
+)
 from profkit.engine.wording import counted, known_locations
 from profkit.model.finding import Confidence, Cost, EvidenceValue, Finding, Severity
-from profkit.model.live_memory import Leak
+from profkit.model.live_memory import Chain, Leak
 
 _DOUBT: Final[dict[int, Confidence]] = {0: "high", 1: "medium"}
 _MAX_FRAMES: Final = 20
@@ -103,10 +110,11 @@ def _build_finding(
     confidence = _confidence(leak, n_steps, limits)
 
     lines = known_locations(*dict.fromkeys(map(leak_location, group)))
-    n_more = counted(len(lines) - 1, "more line")
-    more = f"{n_more} allocate{'s' if len(lines) == 2 else ''} into the same holder."  # noqa: PLR2004
+    more = describe_holders(group) or _count_more_lines(len(lines) - 1)
 
-    chains = dict.fromkeys(chain.parts for part in group for chain in part.chains)
+    # Each holder once, before further chains to any of them.
+    main = [chain for part in group if (chain := main_chain(part)) is not None]
+    chains = dict.fromkeys(chain.parts for chain in (*main, *_all_chains(group)))
     # One worker is measured for all of them, and its lines and holders are not visible.
     is_unseen = leak.n > 1 if leak.kind == "workers" else leak.stack_basis == "unknown"
     is_approximate = is_estimate(leak) or is_unseen
@@ -114,8 +122,8 @@ def _build_finding(
     yield info.finding(
         severity=_severity(leak, confidence, limits),
         confidence=confidence,
-        message=sentences(message(leak), more if len(lines) > 1 else ""),
-        fix=fix(leak),
+        message=sentences(message(leak), more),
+        fix=_with_others(fix(leak), leak, group),
         locations=lines,
         n=max(leak.n, 1),
         cost=Cost(
@@ -123,10 +131,28 @@ def _build_finding(
             per_step_bytes=total_per_step_bytes(leak),
             basis="estimate" if is_approximate else "measured",
         ),
-        holders=tuple(chains)[:_MAX_CHAINS],
+        holders=tuple(chains)[: max(_MAX_CHAINS, len(set(main)))],
         evidence=_collect_evidence(leak, n_steps),
         growth=leak.growth,
     )
+
+
+def _all_chains(group: tuple[Leak, ...]) -> Iterator[Chain]:
+    return itertools.chain.from_iterable(leak.chains for leak in group)
+
+
+def _with_others(fix: str, leak: Leak, group: tuple[Leak, ...]) -> str:
+    """Return the fix of the first holder for all of them, unless it names none."""
+    others = list_other_holders(group)
+    is_of_holder = bool(others) and holder_name(leak) in fix
+    return sentences(fix, f"Do the same for {others}." if is_of_holder else "")
+
+
+def _count_more_lines(n_more: int) -> str:
+    if n_more < 1:
+        return ""
+    verb = "allocates" if n_more == 1 else "allocate"
+    return f"{counted(n_more, 'more line')} {verb} into the same holder."
 
 
 def _confidence(leak: Leak, n_steps: int, limits: LeakThresholds) -> Confidence:

@@ -161,6 +161,40 @@ def library_fix(leak: Leak) -> str:
     return f"Find the call that adds to {name}, which belongs to a library, and make it less often."
 
 
+def describe_holders(group: tuple[Leak, ...]) -> str:
+    """Describe the holders of leaks that are one, with what each retains; empty for one holder.
+
+    ``This is the sum of `metric.preds` (40.0 KiB) and `metric.target` (8.00 KiB).``
+    """
+    per_step = _bytes_by_holder(group)
+    if len(per_step) < 2:  # noqa: PLR2004
+        return ""
+    if any(leak.graph is not None and leak.graph.number for leak in group):
+        names = join_names([quoted(name) for name in per_step])
+        return f"{names} hold the same graph: it is freed only if each of them is changed."
+    sizes = [f"{quoted(name)} ({format_bytes(n)})" for name, n in per_step.items()]
+    return f"This is the sum of {join_names(sizes)}."
+
+
+def list_other_holders(group: tuple[Leak, ...]) -> str:
+    """Return the names of all holders of leaks that are one, but the first; empty without."""
+    return join_names([quoted(name) for name in list(_bytes_by_holder(group))[1:]])
+
+
+def _bytes_by_holder(group: tuple[Leak, ...]) -> dict[str, int]:
+    per_step: dict[str, int] = {}
+    for leak in group:
+        name = holder_name(leak)
+        if name:
+            per_step[name] = per_step.get(name, 0) + total_per_step_bytes(leak)
+    return per_step
+
+
+def join_names(names: list[str]) -> str:
+    """Join names as in a sentence: ``a, b and c``."""
+    return " and ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))
+
+
 def quoted(name: str) -> str:
     """Put a name between backticks, cut if it is too long for a sentence."""
     return f"`{middle_cut(name.replace('`', chr(39)), _MAX_NAME)}`"

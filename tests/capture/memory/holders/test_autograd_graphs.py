@@ -381,3 +381,12 @@ def test_reading_a_gradient_does_not_warn() -> None:
         assert autograd_graphs.gradient_of(inner) is None
         assert autograd_graphs.gradient_of(kept) is kept.grad
         assert autograd_graphs.gradient_of(weight) is weight.grad
+
+
+def test_graphs_with_most_of_their_nodes_in_common_have_one_number() -> None:
+    net = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4))
+    outputs = [net(torch.ones(2, 4)) for _ in range(3)]
+    scores = [output.softmax(1).max() for output in outputs]
+    others = [net(torch.ones(2, 4)).sum() for _ in range(3)]
+    roots = [autograd_graphs.grad_fns_of(tensors) for tensors in (outputs, others, scores)]
+    assert autograd_graphs.number_graphs(roots) == [1, 2, 1]
