@@ -41,7 +41,8 @@ def heap() -> Iterator[Heap]:
 
         def after_each_step(name: str, facts: dict[str, Any]) -> Figures:
             measuring = in_pieces if facts.get("in_small_pieces") else usual
-            program = [str(PROGRAMS / f"{name}.py"), *facts["arguments"]]
+            # A cured copy of a program has a path of its own.
+            program = [facts.get("path", str(PROGRAMS / f"{name}.py")), *facts["arguments"]]
             return np.array(measuring(program), np.float64)
 
         yield after_each_step
@@ -121,6 +122,23 @@ def test_the_heap_of_a_leaking_program_grows_by_the_expected_bytes(name: str, he
     slope = np.median((late[second] - late[first]) / (second - first))
     per_step = slope * len(n_bytes) / LEAKS[name]["steps"]
     assert per_step == pytest.approx(LEAKS[name]["per_step_bytes"], rel=0.1)
+
+
+@pytest.mark.slow
+@needs_glibc
+@pytest.mark.parametrize("name", [name for name in LEAKS if "cure" in LEAKS[name]])
+def test_the_heap_of_a_cured_program_is_stable(name: str, heap: Heap, tmp_path: Path) -> None:
+    before, after = LEAKS[name]["cure"]
+    program = (PROGRAMS / f"{name}.py").read_text()
+    assert program.count(before) == 1
+    cured = tmp_path / f"{name}.py"
+    cured.write_text(program.replace(before, after))
+
+    n_bytes = heap(name, {**LEAKS[name], "path": str(cured)})
+    n_per_epoch = 16
+    middle = n_bytes[len(n_bytes) // 2 :][:n_per_epoch].min()
+    end = n_bytes[-n_per_epoch:].min()
+    assert end - middle < 0.05 * LEAKS[name]["per_step_bytes"] * len(n_bytes) / 2
 
 
 @pytest.mark.slow

@@ -75,13 +75,39 @@ def classify(evidence: Evidence) -> tuple[Leak, ...]:
     if with_graph is not None and len(leaks) > with_graph:
         leaks[with_graph] = _with_saved_bytes(evidence.series, leaks[with_graph], in_graph, nodes)
 
-    merged = _merge(leaks)
-    merged += [leak for leak in (evidence.host, evidence.workers) if leak is not None]
+    merged, host = _with_hidden_bytes(evidence.series, _merge(leaks), evidence.host)
+    merged += [leak for leak in (host, evidence.workers) if leak is not None]
 
     merged.sort(key=lambda leak: -leak.per_step_bytes)
     if sum(leak.limit_bytes or 0 for leak in merged) < _MIN_LIMITED_BYTES:
         merged = [leak for leak in merged if leak.limit_bytes is None]
     return tuple(merged[:_MAX_LEAKS])
+
+
+def _with_hidden_bytes(
+    series: Series, leaks: list[Leak], host: Leak | None
+) -> tuple[list[Leak], Leak | None]:
+    """Return leaks with what an autograd reference cycle holds that Python does not see.
+
+    No Python object refers to its tensors and graphs, so that many of them were never counted. If
+    nothing else leaks, they are what the heap grows by, and the growth of native memory too.
+    """
+    if len(leaks) != 1 or leaks[0].kind != "garbage" or leaks[0].device != "cpu":
+        return leaks, host
+    if host is not None and (host.kind != "native" or host.chains or host.is_for_new_shapes):
+        return leaks, host
+
+    leak = leaks[0]
+    heap = growth_of(series.heap(), leak.per_step_bytes)
+    per_step = leak.per_step_bytes + (0 if host is None else host.per_step_bytes)
+    if heap is not None:
+        per_step = max(round(heap.per_step), leak.per_step_bytes)
+    if per_step == leak.per_step_bytes:
+        return leaks, host
+
+    grown = per_step * (leak.last_step - leak.first_step)
+    leak = replace(leak, per_step_bytes=per_step, bytes=max(leak.bytes, grown), nodes_per_step=0.0)
+    return [leak], None
 
 
 def _with_saved_bytes(

@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Final
 
 from profkit.capture.memory.monitor.budget import Budget
 from profkit.capture.memory.monitor.growth_inspections import Classified, GrowthInspections
@@ -43,6 +44,10 @@ from profkit.capture.memory.monitor.monitor_states import (
 from profkit.capture.memory.monitor.sampler import MAX_NODES
 from profkit.capture.process import console, environment, signals
 from profkit.model.live_memory import Leak, LiveMemory
+from profkit.units import format_bytes
+
+MIN_UNCERTAIN_BYTES: Final = 64 << 10
+"""Growth of loader workers per step, of unknown cause, that is mentioned."""
 
 
 class LeakMonitor:
@@ -368,6 +373,14 @@ def _describe_limits(instruments: Instruments) -> list[str]:
         sentences.append(
             "Tensors from before the first step are not counted: among so many objects the "
             "search for them would have taken too large a share of so short a run."
+        )
+
+    uncertain = instruments.sampler.workers.uncertain_per_step
+    if uncertain >= MIN_UNCERTAIN_BYTES:
+        sentences.append(
+            f"The loader's workers grow by {format_bytes(uncertain)} per step. They were started "
+            "while a step was recorded, and record their own operators since, which may be a part "
+            "of it."
         )
 
     return sentences

@@ -69,9 +69,14 @@ class Workers:
 
     Args:
         heap: The allocators of this process, from which the workers are forked.
+
+    Attributes:
+        uncertain_per_step: Growth per step that the program may or may not have allocated, as
+            :meth:`find_leak` has found it; 0 without.
     """
 
     def __init__(self, heap: Heap) -> None:
+        self.uncertain_per_step = 0
         self._heap = heap
         self._next_step = 0
         self._was_tracing = False
@@ -128,6 +133,8 @@ class Workers:
         grown = (private - anonymous if worker.may_be_traced else private).astype(np.float64)
         trend = growth_of((steps, grown), MIN_BYTES_PER_STEP)
         if trend is None:
+            every = growth_of((steps, private.astype(np.float64)), MIN_BYTES_PER_STEP)
+            self.uncertain_per_step = 0 if every is None else round(worker.n * every.per_step)
             return None
 
         made = 0.0

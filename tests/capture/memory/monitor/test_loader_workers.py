@@ -233,6 +233,7 @@ def test_only_copies_count_if_the_worker_was_started_during_a_trace(start: Start
     workers.note_tracing()
     measure(workers, start(), "make", range(1, 2 * N_STEPS))
     assert workers.find_leak() is None
+    assert workers.uncertain_per_step == pytest.approx(PER_STEP * KIB, rel=0.05)
 
 
 def test_all_workers_are_assumed_to_grow_as_the_one_that_is_measured(start: Start) -> None:
