@@ -107,11 +107,13 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
 
 def _build_unexplained(per_step_bytes: int) -> Finding:
     """Build the finding on growth that ended before what retains it was searched."""
+    amount = format_bytes(per_step_bytes)
+
     return INFO.finding(
         severity="note",
         confidence="low",
         message=(
-            f"Host memory grows by {format_bytes(per_step_bytes)} per step. The run was too short "
+            f"Host memory grows by {amount} per step. The run was too short "
             "to find out whether Python objects or a library retain it."
         ),
         fix="Run more steps: a search for what grows takes seconds, and is made in long runs only.",
@@ -148,6 +150,7 @@ def _suggest_native_fix(leak: Leak) -> str:
             "Pad or sort the inputs so that there are few shapes. What oneDNN caches on a CPU is "
             "1,024 plans, or as many as `ONEDNN_PRIMITIVE_CACHE_CAPACITY` says."
         )
+
     if _COMPILES.search(leak.code):
         return f"Compile once before the loop: each call{place} creates code that torch keeps."
     if place:

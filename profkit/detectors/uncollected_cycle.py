@@ -129,19 +129,21 @@ def _suggest_fix(leak: Leak) -> str:
 
 def _suggest_autograd_fix(leak: Leak) -> str:
     # After `backward(create_graph=True)` a parameter and its gradient's graph refer to each other.
-    # Any other cycle goes through the `ctx` of a function.
     if _INPUT_GRADIENT in leak.cycle:
         return (
             "Set `.grad` of the inputs that require gradients to None after use, as `zero_grad()` "
             "clears those of parameters only; or compute the gradients with `torch.autograd.grad("
             "loss, tensors, create_graph=True)`, which leaves none in `.grad`."
         )
+
     if any(name.endswith(_GRADIENT) for name in leak.cycle):
         return (
             "Compute the gradients with `torch.autograd.grad(loss, parameters, "
             "create_graph=True)`, which leaves none in `.grad`, or call "
             "`zero_grad(set_to_none=True)` after use."
         )
+
+    # Any other cycle goes through the `ctx` of a function.
     return (
         "Save inputs and outputs with `ctx.save_for_backward`, and store nothing on `ctx` that is "
         "computed from the output."
