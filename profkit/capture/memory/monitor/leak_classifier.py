@@ -33,6 +33,10 @@ _MIN_WITH_GRAPH: Final = 20
 _MIN_LIMITED_BYTES: Final = 1 << 30
 """A container with a limit, as a deque with ``maxlen``, is meant to fill, and takes less than this
 unless the limit is mistaken: a replay buffer of a million pictures."""
+_GRAPH: Final = ".grad_fn"
+_MIN_HIDDEN: Final = 1.25
+"""Growth of the heap, as a multiple of what was counted, from which a part of it was not seen. Less
+is nodes and objects."""
 _MAX_CHAINS: Final = 3
 _MAX_LEAKS: Final = 20
 """Leaks that are reported, the most bytes per step first."""
@@ -94,6 +98,8 @@ def _with_hidden_bytes(
     """
     if len(leaks) != 1 or leaks[0].kind != "garbage" or leaks[0].device != "cpu":
         return leaks, host
+    if not any(name.endswith(_GRAPH) for name in leaks[0].cycle):
+        return leaks, host
     if host is not None and (host.kind != "native" or host.chains or host.is_for_new_shapes):
         return leaks, host
 
@@ -102,7 +108,7 @@ def _with_hidden_bytes(
     per_step = leak.per_step_bytes + (0 if host is None else host.per_step_bytes)
     if heap is not None:
         per_step = max(round(heap.per_step), leak.per_step_bytes)
-    if per_step == leak.per_step_bytes:
+    if per_step < _MIN_HIDDEN * leak.per_step_bytes:
         return leaks, host
 
     grown = per_step * (leak.last_step - leak.first_step)
