@@ -10,6 +10,7 @@ from profkit.capture.memory.monitor.allocation_sites import AllocationSampler, w
 from profkit.capture.memory.monitor.leak_inspector import Inspection, SiteGroup
 from profkit.capture.memory.monitor.live_tensors import LiveStorage, LiveTensors, TensorKind
 from profkit.capture.memory.monitor.series import (
+    BYTES_PER_NODE,
     DeviceDtype,
     Series,
     accumulation,
@@ -107,12 +108,13 @@ def _with_hidden_bytes(
     heap = growth_of(series.heap(), leak.per_step_bytes)
     per_step = leak.per_step_bytes + (0 if host is None else host.per_step_bytes)
     if heap is not None:
-        per_step = max(round(heap.per_step), leak.per_step_bytes)
+        # The nodes are added to every leak where it is reported.
+        per_step = round(heap.per_step - BYTES_PER_NODE * leak.nodes_per_step)
     if per_step < _MIN_HIDDEN * leak.per_step_bytes:
         return leaks, host
 
     grown = per_step * (leak.last_step - leak.first_step)
-    leak = replace(leak, per_step_bytes=per_step, bytes=max(leak.bytes, grown), nodes_per_step=0.0)
+    leak = replace(leak, per_step_bytes=per_step, bytes=max(leak.bytes, grown))
     return [leak], None
 
 

@@ -47,7 +47,7 @@ _MIN_PER_LEFT: Final = 3
 """Growth that is so many times what tracing leaves behind does not come from it."""
 _BYTES_PER_TENSOR: Final = 2500
 """Upper bound of the host memory of a tensor beside its storage, with its entry in a container."""
-_BYTES_PER_NODE: Final = 700
+BYTES_PER_NODE: Final = 700
 """Upper bound of the host memory of a graph node: 580 bytes for an addition with torch 2.13."""
 _MIN_LATER_PACE: Final = 0.5
 """Least growth of the heap per step, as a share of the one before, that goes on."""
@@ -381,7 +381,7 @@ def _explained_bytes(sample: Sample) -> int:
     on_host = [amount for kind, amount in sample.amounts.items() if kind.device == "cpu"]
     n = sum(amount.n for amount in sample.amounts.values())
     n_bytes = sum(amount.bytes for amount in on_host)
-    return n_bytes + n * _BYTES_PER_TENSOR + (sample.n_nodes or 0) * _BYTES_PER_NODE
+    return n_bytes + n * _BYTES_PER_TENSOR + (sample.n_nodes or 0) * BYTES_PER_NODE
 
 
 def _columns(pairs: list[tuple[int, int]]) -> tuple[Int64s, Floats]:
