@@ -172,8 +172,9 @@ def test_the_commands_of_the_page_on_agents_explain_a_finding(tmp_path: Path) ->
     b.write(tmp_path / "traces" / "train" / "t.pt.trace.json.gz")
     *read, install, serve = [command for command, _ in commands("docs/agents.md")]
     outputs = [shell(command.replace("findings:5", "findings:0"), tmp_path) for command in read]
-    assert [ended.code for ended in outputs] == [0, 0, 0], outputs
-    whole, rest, finding = (json.loads(ended.out) for ended in outputs)
+    assert all(ended.code == 0 for ended in outputs), outputs
+    runs, whole, rest, finding = (json.loads(ended.out) for ended in outputs)
+    assert len(runs["runs"]) == 1
     assert [each["id"] for each in rest["rows"]] == [each["id"] for each in whole["findings"]]
     assert finding["change"] == "SYN001@train.py:41"
     assert install == "pip install 'profkit[mcp]'"

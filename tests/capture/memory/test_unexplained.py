@@ -87,7 +87,7 @@ def test_the_operator_that_keeps_native_memory_is_named(
 
 
 @pytest.mark.slow
-def test_growth_for_shapes_that_are_all_new_is_a_cache(
+def test_growth_for_shapes_that_are_all_new_is_not_reported_without_a_cache(
     native_op: Callable[[Tensor], Tensor],
 ) -> None:
     monitor = LeakMonitor("test", "user", AMPLE)

@@ -80,6 +80,8 @@ _MIN_OF_COMPILER: Final = 0.5
 """Share of the growth that a compiler must allocate to be its cause."""
 _MIN_CACHE_BYTES: Final = 16 << 20
 """Least size of a full cache of a library that is reported: a tenth of what torch takes."""
+_KEEPS_PLANS: Final = regex(r"convolution|mkldnn|onednn")
+"""Operators of oneDNN, which keeps a plan for each shape."""
 _FULL_SHARE: Final = 0.9
 """Share of its size from which such a cache is full."""
 _ARRAY: Final = full_name(np.ndarray)
@@ -273,7 +275,8 @@ class HostGrowthTracker:
             leak = self._with_holders(leak, trend.per_step)
             return with_site(leak, self._find_site(trend.per_step))
 
-        return self._with_owner(self._with_operators(replace(leak, kind="native")))
+        native = self._with_operators(replace(leak, kind="native"))
+        return None if native is None else self._with_owner(native)
 
     def find_full_cache(self, heap: tuple[Int64s, Floats]) -> Leak | None:
         """Find a library's cache for each new shape that has grown much and is full by now.
@@ -306,9 +309,10 @@ class HostGrowthTracker:
             last_step=int(steps[0]) + n_steps,
             type="",
         )
-        leak = self._with_operators(leak)
-        per_step_bytes = round(_FULL_SHARE * grown / n_steps)
-        return replace(leak, per_step_bytes=per_step_bytes) if leak.is_for_new_shapes else None
+        cache = self._with_operators(leak)
+        if cache is None or not cache.is_for_new_shapes:
+            return None
+        return replace(cache, per_step_bytes=round(_FULL_SHARE * grown / n_steps))
 
     def _with_type(self, leak: Leak, name: str, explained: float, trend: Trend) -> Leak:
         """Return growth with the type of objects that grew most, its holders and its line.
@@ -347,8 +351,12 @@ class HostGrowthTracker:
         min_rate = _MIN_OF_COMPILER * max(added, trend.per_step)
         return find_most_recompiled() if traced.get(COMPILER_LINE, 0.0) >= min_rate else None
 
-    def _with_operators(self, leak: Leak) -> Leak:
-        """Return native growth with the line and the operators that allocate it."""
+    def _with_operators(self, leak: Leak) -> Leak | None:
+        """Return native growth with the line and the operators that allocate it.
+
+        None if all of it is for new shapes, in operators that keep no plan for each: the allocator
+        has no free block of a new size at first, and has one later.
+        """
         growth = self.native.growth
         if growth is None:
             return leak
@@ -357,7 +365,14 @@ class HostGrowthTracker:
         if not sites:
             if growth.new_shapes < _MIN_EXPLAINED * leak.per_step_bytes:
                 return leak
-            sites = _find_main_sites(growth.for_new_shapes, _MIN_SHARE * growth.new_shapes)
+            plans = {
+                site: rate
+                for site, rate in growth.for_new_shapes.items()
+                if _KEEPS_PLANS.search(site.operator)
+            }
+            if sum(plans.values()) < _MIN_SHARE * growth.new_shapes:
+                return None
+            sites = _find_main_sites(plans, _MIN_SHARE * growth.new_shapes)
             leak = replace(leak, is_for_new_shapes=True)
 
         names = dict.fromkeys(site.operator for site in sites if site.operator)

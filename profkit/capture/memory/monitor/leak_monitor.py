@@ -42,6 +42,7 @@ from profkit.capture.memory.monitor.monitor_states import (
     next_action,
 )
 from profkit.capture.memory.monitor.sampler import MAX_NODES
+from profkit.capture.memory.monitor.series import Lack
 from profkit.capture.process import console, environment, signals
 from profkit.model.live_memory import Leak, LiveMemory
 from profkit.units import format_bytes
@@ -357,7 +358,7 @@ def _describe_limits(instruments: Instruments) -> list[str]:
     """Return a sentence for each limit that was reached."""
     sentences = []
     samples = instruments.series.samples
-    exceeded = next((sample.step for sample in samples if sample.has_more_nodes), None)
+    exceeded = next((sample.step for sample in samples if Lack.NODES in sample.lacks), None)
     if exceeded is not None:
         sentences.append(
             f"From step {exceeded} on there were at times more than {MAX_NODES:,} graph nodes, "

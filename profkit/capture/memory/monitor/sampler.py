@@ -15,7 +15,7 @@ from profkit.capture.memory.holders.autograd_graphs import (
 from profkit.capture.memory.monitor.budget import OVERDUE, Clock, Work
 from profkit.capture.memory.monitor.live_tensors import LiveTensors
 from profkit.capture.memory.monitor.loader_workers import Workers, resident_bytes
-from profkit.capture.memory.monitor.series import Sample, Series
+from profkit.capture.memory.monitor.series import Lack, Sample, Series
 from profkit.capture.process import devices
 from profkit.capture.process.malloc_stats import Allocated, Heap
 from profkit.index.trend import MIN_POINTS, median_slope
@@ -83,10 +83,16 @@ class Sampler:
             None if is_tracing or n_nodes is None else self._read_heap_if_affordable(step),
             *device_bytes,
             worker_bytes=self._read_worker(step, is_tracing=is_tracing),
-            has_more_nodes=has_more,
-            has_more_tensors=self._live_tensors.is_at_limit,
-            has_missed=self._live_tensors.n_missed > 0,
+            lacks=self._find_lack(has_more_nodes=has_more),
         )
+
+    def _find_lack(self, *, has_more_nodes: bool) -> Lack:
+        lacks = Lack.NODES if has_more_nodes else Lack(0)
+        if self._live_tensors.is_at_limit:
+            lacks |= Lack.TENSORS
+        if self._live_tensors.n_missed:
+            lacks |= Lack.PROMOTED
+        return lacks
 
     @property
     def n_own_blocks(self) -> int:

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Container
 from dataclasses import field
+from enum import Flag, auto
 from itertools import islice, takewhile
 from typing import Final, NamedTuple
 
@@ -58,6 +59,17 @@ DeviceDtype = tuple[str, str]
 """Device and dtype, which tensor kinds of all sizes share."""
 
 
+class Lack(Flag):
+    """What a sample could not count."""
+
+    NODES = auto()
+    """There are more nodes of graphs than a walk may visit."""
+    TENSORS = auto()
+    """There are more tensors than can be tracked."""
+    PROMOTED = auto()
+    """Collections have promoted tensors unseen, so that some may be missing."""
+
+
 class Sample(NamedTuple):
     """One sample. Hundreds of these are stored and count as memory of the program, so it is small.
 
@@ -65,15 +77,13 @@ class Sample(NamedTuple):
         step: The step that has ended.
         ts_ns: Nanoseconds since monitoring began.
         n_nodes: Nodes of all graphs, or None if not measured.
-        has_more_nodes: Whether there are more than could be counted.
         graph_bytes: Bytes saved by them beyond live tensors, or None.
         rss_bytes: Resident memory.
         heap: What C's and Python's allocators have allocated, or None.
         allocated_bytes: Allocated bytes of the device allocators.
         reserved_bytes: Their reserved bytes.
         worker_bytes: Private memory of one DataLoader worker, or None if not measured.
-        has_more_tensors: Whether there are more tensors than can be tracked.
-        has_missed: Whether collections have promoted tensors unseen, so that some may be missing.
+        lacks: What could not be counted.
     """
 
     step: int
@@ -86,9 +96,7 @@ class Sample(NamedTuple):
     allocated_bytes: int | None = None
     reserved_bytes: int | None = None
     worker_bytes: int | None = None
-    has_more_nodes: bool = False
-    has_more_tensors: bool = False
-    has_missed: bool = False
+    lacks: Lack = Lack(0)
 
     def to_model(self) -> MemorySample:
         """Return the sample as it is written to a file."""
@@ -302,10 +310,10 @@ class Series:
         some, their numbers are the best that there is.
         """
         samples = self.samples
-        if samples and samples[-1].has_more_tensors:
-            samples = list(takewhile(lambda sample: not sample.has_more_tensors, samples))
+        if samples and Lack.TENSORS in samples[-1].lacks:
+            samples = list(takewhile(lambda sample: Lack.TENSORS not in sample.lacks, samples))
 
-        complete = [sample for sample in samples if not sample.has_missed]
+        complete = [sample for sample in samples if Lack.PROMOTED not in sample.lacks]
         if len(complete) < MIN_POINTS or len(complete) == len(samples):
             return samples
         last_step = complete[-1].step
@@ -353,7 +361,7 @@ def _values(samples: list[Sample], kind: TensorKind, value: Callable[[Amount], i
 
 
 def _is_walked(sample: Sample) -> bool:
-    return sample.n_nodes is not None and not sample.has_more_nodes
+    return sample.n_nodes is not None and Lack.NODES not in sample.lacks
 
 
 def _by_allocation(steps: Int64s, aged: Floats, every: Floats) -> tuple[Int64s, Floats]:

@@ -207,6 +207,7 @@ def test_stored_losses_are_reported_with_their_graph_nodes() -> None:
     assert leak.nodes_per_step == pytest.approx(7, abs=1)
 
 
+@pytest.mark.usefixtures("all_objects")
 @pytest.mark.slow
 def test_outputs_saved_by_their_own_nodes_are_reported_with_the_holder_of_the_outputs() -> None:
     layer = nn.Linear(16, 256)
@@ -440,6 +441,7 @@ def test_a_graph_too_large_to_count_is_still_a_leak(monkeypatch: pytest.MonkeyPa
     assert leak.last_step < 40
 
 
+@pytest.mark.usefixtures("all_objects")
 @pytest.mark.slow
 def test_a_loss_kept_every_fifty_steps_is_reported() -> None:
     weight = torch.ones(10, requires_grad=True)
@@ -901,6 +903,7 @@ def test_too_few_steps_are_not_evaluated() -> None:
     assert (live.n_evaluated_steps, live.leaks) == (0, ())
 
 
+@pytest.mark.usefixtures("all_objects")
 @pytest.mark.slow
 @pytest.mark.parametrize("is_enabled", [True, False])
 def test_python_objects_have_an_allocation_site_with_tracemalloc(*, is_enabled: bool) -> None:
