@@ -5,6 +5,7 @@ expensive; the overhead reported at the end is the time that the program waited.
 """
 
 import contextlib
+import math
 import sys
 import time
 from collections.abc import Iterator
@@ -126,13 +127,17 @@ class Clock:
         """Tell whether some work was done before, so that its cost is known."""
         return self._spent.get(work, _Spent()).n > 0
 
-    def affords_one(self, work: Work) -> bool:
+    def affords_one(self, work: Work, at_most_s: float = math.inf) -> bool:
         """Tell whether doing some work once takes no longer than is always allowed of it.
 
         Whatever was spent on it before: what is done at the end of a run is done only once.
+
+        Args:
+            at_most_s: CPU time that it may take even if more is allowed, in seconds.
         """
         spent = self._spent.get(work, _Spent())
-        return spent.next_ns <= self._budget.free_s.get(work, 0.0) * _SECOND_NS
+        allowed_s = min(self._budget.free_s.get(work, 0.0), at_most_s)
+        return spent.next_ns <= allowed_s * _SECOND_NS
 
     def mean_ns(self, work: Work) -> float:
         """Return the mean CPU time of some work so far; 0 if it was never done."""

@@ -30,6 +30,11 @@ _NS_PER_BLOCK_OF_COMPILERS: Final = 3_000
 """The same after something was compiled, which leaves graphs of small objects behind."""
 _PASSES_OF_HOST_SCAN: Final = 8
 """As how many passes over all objects a scan of host objects takes, in this process."""
+_MAX_SECOND_S: Final = 2.0
+"""What the scan that makes the first one useful may take, in seconds of CPU time, though both may
+take more than is always allowed."""
+_MAX_AT_END_S: Final = 0.3
+"""What a program that has ended waits for at most, in seconds of CPU time."""
 _MAX_HOST_SCANS: Final = 4
 """Scans of host objects, which cost more than anything else."""
 
@@ -123,7 +128,7 @@ class Instruments:
         takes no longer than is always allowed.
         """
         if self.host.n_scans == MIN_SCANS - 1 and self.clock.has_done("host"):
-            return self.clock.affords_one("host")
+            return self.clock.affords_one("host", at_most_s=_MAX_SECOND_S)
 
         ns_per_block = _NS_PER_BLOCK_OF_COMPILERS if has_compiled() else _NS_PER_BLOCK_OF_HOST_SCAN
         by_blocks_ns = ns_per_block * sys.getallocatedblocks()
@@ -213,7 +218,8 @@ class Instruments:
         ended, and so waits for it only once.
         """
         is_lacking = 0 < self.host.n_scans < MIN_SCANS
-        if is_lacking and self.host_trend(is_final=True) and self.clock.affords_one("host"):
+        is_short = self.clock.affords_one("host", at_most_s=_MAX_AT_END_S)
+        if is_lacking and is_short and self.host_trend(is_final=True):
             self.scan_host(step)
 
     def can_trace_lines(self) -> bool:
