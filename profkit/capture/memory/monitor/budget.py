@@ -123,10 +123,6 @@ class Clock:
         # What was never done has no known cost: the first time shows it.
         return (spent.n == 0 and not expected_ns) or spent.cpu_ns + next_ns <= allowed_ns
 
-    def has_done(self, work: Work) -> bool:
-        """Tell whether some work was done before, so that its cost is known."""
-        return self._spent.get(work, _Spent()).n > 0
-
     def affords_one(self, work: Work, at_most_s: float = math.inf) -> bool:
         """Tell whether doing some work once takes no longer than is always allowed of it.
 
