@@ -20,7 +20,7 @@ from profkit.folders import cache_folder, cache_limit
 from profkit.model.report import Report
 from profkit.present.finding_ids import finding_ids
 from profkit.present.main_figures import main_figures
-from profkit.readers.cache import hash_code
+from profkit.readers.cache import hash_code, is_users
 
 _FOLDER: Final = "figures"
 _ENDING: Final = ".json"
@@ -129,8 +129,7 @@ def _write_entry(entry: Path, text: bytes) -> None:
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     # A link in place of the folder would have profkit write somewhere else.
     status = folder.lstat()
-    is_owner = not hasattr(os, "geteuid") or status.st_uid == os.geteuid()
-    if not (stat.S_ISDIR(status.st_mode) and is_owner):
+    if not (stat.S_ISDIR(status.st_mode) and is_users(status)):
         return
 
     # Entries are never updated, so that the oldest are of recordings that nobody lists.

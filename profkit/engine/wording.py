@@ -76,6 +76,11 @@ def tensor_method(ctx: Context, row: int) -> str | None:
     return match[1] if match else None
 
 
+def listed(parts: Sequence[str]) -> str:
+    """Return parts as in a sentence: ``a``, ``a and b``, ``a, b and c``."""
+    return " and ".join(filter(None, (", ".join(parts[:-1]), *parts[-1:])))
+
+
 def counted(n: int, one: str, many: str = "") -> str:
     """``1 entry``, ``300 entries``.
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from profkit.dataclass import dataclass
-from profkit.engine.wording import at, counted
+from profkit.engine.wording import at, counted, listed
 from profkit.model.location import NO_SOURCE_LINE
 from profkit.model.memory_summary import (
     AllocationSite,
@@ -285,7 +285,7 @@ def _describe_uses(device: SnapshotDevice) -> str:
         parts.append(f"{format_share(min(earlier / total, 1.0))} allocated before recording")
 
     moment = "the peak" if device.has_peak else "the end"
-    shares = " and ".join(filter(None, (", ".join(parts[:-1]), parts[-1])))
+    shares = listed(parts)
     return f"By use, inferred from stacks, the {format_bytes(total)} at {moment} are {shares}."
 
 

@@ -10,6 +10,7 @@ the state of profkit's own sources, so that an entry never outlives its sources.
 """
 
 import contextlib
+import functools
 import mmap
 import os
 import shutil
@@ -173,7 +174,8 @@ class Cache:
         path = self._path(key)
         try:
             with path.open("rb") as file:
-                if not _is_users(os.fstat(file.fileno())):
+                status = os.fstat(file.fileno())
+                if not (stat.S_ISREG(status.st_mode) and is_users(status)):
                     return None
                 mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
             # The time of the file is that of its last use, which decides what is removed.
@@ -313,8 +315,12 @@ def _read_state(place: Place) -> _FileState | None:
 
 
 @lru_cache(maxsize=1)
+@functools.cache
 def hash_code() -> bytes | None:
-    """Hash the state of profkit's sources; None if it was not installed as files."""
+    """Hash the state of profkit's sources; None if it was not installed as files.
+
+    Once per process: it runs what it has imported, whatever becomes of the files.
+    """
     folder = Path(__file__).parents[1]
     states = sorted(_scan_states(str(folder)))
     if not states:
@@ -344,10 +350,9 @@ def _new_hash(text: bytes = b"") -> Any:  # noqa: ANN401  (hashlib's)
     return hashlib.blake2b(text, digest_size=20)
 
 
-def _is_users(status: os.stat_result) -> bool:
-    """Return whether a file is a regular one that this user wrote."""
-    is_owner = not hasattr(os, "geteuid") or status.st_uid == os.geteuid()
-    return stat.S_ISREG(status.st_mode) and is_owner
+def is_users(status: os.stat_result) -> bool:
+    """Return whether a file or folder is this user's, where the system tells."""
+    return not hasattr(os, "geteuid") or status.st_uid == os.geteuid()
 
 
 def _checksum(content: Any) -> int:  # noqa: ANN401  (anything with a buffer)

@@ -63,7 +63,7 @@ _SETS_PROFILE: Final = (
 )
 """The same for what sets a profile function. ``sys.setprofile`` runs in each thread that begins
 after ``threading.setprofile``."""
-_HAS_MONITORING: Final = sys.version_info >= (3, 12)
+HAS_MONITORING: Final = sys.version_info >= (3, 12)
 """cProfile then uses ``sys.monitoring``."""
 _TRACER_USES_MONITORING: Final = sys.version_info[:2] == (3, 12)
 """In which torch's Python tracer counts calls of C functions by ``sys.monitoring``, as the tool of
@@ -207,7 +207,7 @@ def find_python_profiler() -> str:
 
     # `sys.getprofile()` is of this thread: a cProfile in another one is found by its object.
     profiler = getattr(sys.modules.get("_lsprof"), "Profiler", None)
-    if profiler is None or _HAS_MONITORING:
+    if profiler is None or HAS_MONITORING:
         return ""
     return "cProfile" if instances(gc.get_objects(), type_ids(profiler)) else ""
 

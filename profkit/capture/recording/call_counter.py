@@ -9,14 +9,12 @@ and a tool of ``sys.monitoring`` for all threads from 3.12 on, of which there ca
 
 import contextlib
 import sys
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from profkit.capture.process import program_profilers
 
 if TYPE_CHECKING:
     import _lsprof
-
-_HAS_MONITORING: Final = sys.version_info >= (3, 12)
 
 
 class CallCounter:
@@ -64,4 +62,4 @@ class CallCounter:
 
 def _is_on(profiler: object) -> bool:
     """Return whether nothing has taken the place of a profiler, as far as Python would tell."""
-    return _HAS_MONITORING or sys.getprofile() is profiler
+    return program_profilers.HAS_MONITORING or sys.getprofile() is profiler

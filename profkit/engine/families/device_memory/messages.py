@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from profkit.engine.wording import counted
+from profkit.engine.wording import counted, listed
 from profkit.model.location import Location
 from profkit.model.memory_summary import AllocationSite, FragmentationSite
 from profkit.units import format_bytes
@@ -49,11 +49,6 @@ def main_fragmentation_sites(sites: Sequence[FragmentationSite]) -> list[Fragmen
         for site in sites
         if site.location.file is not None and site.unreleasable_bytes >= min_bytes
     ]
-
-
-def listed(parts: Sequence[str]) -> str:
-    """``a``, ``a and b``, ``a, b and c``."""
-    return " and ".join(filter(None, (", ".join(parts[:-1]), *parts[-1:])))
 
 
 def site_locations(sites: Iterable[AllocationSite | FragmentationSite]) -> tuple[Location, ...]:

@@ -2,12 +2,13 @@
 
 from typing import Final
 
-from profkit.engine.families.device_memory.messages import listed, site_line, site_text
+from profkit.engine.families.device_memory.messages import site_line, site_text
 from profkit.engine.families.device_memory.settings_messages import (
     expandable_setting,
     fails_with_any_setting,
     fitting_setting,
 )
+from profkit.engine.wording import listed
 from profkit.index.snapshot.device_memory import DeviceMemory
 from profkit.index.snapshot.oom_analysis import AllocationFailure
 from profkit.model.events import Rows

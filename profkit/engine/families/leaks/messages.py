@@ -9,7 +9,7 @@ from profkit.engine.families.leaks.causes import (
     saved_per_step_bytes,
     total_per_step_bytes,
 )
-from profkit.engine.wording import at, counted
+from profkit.engine.wording import at, counted, listed
 from profkit.model.live_memory import Leak
 from profkit.model.location import Location
 from profkit.names import middle_cut
@@ -170,15 +170,15 @@ def describe_holders(group: tuple[Leak, ...]) -> str:
     if len(per_step) < 2:  # noqa: PLR2004
         return ""
     if any(leak.graph is not None and leak.graph.number for leak in group):
-        names = join_names([quoted(name) for name in per_step])
+        names = listed([quoted(name) for name in per_step])
         return f"{names} hold the same graph: it is freed only if each of them is changed."
     sizes = [f"{quoted(name)} ({format_bytes(n)})" for name, n in per_step.items()]
-    return f"This is the sum of {join_names(sizes)}."
+    return f"This is the sum of {listed(sizes)}."
 
 
 def list_other_holders(group: tuple[Leak, ...]) -> str:
     """Return the names of all holders of leaks that are one, but the first; empty without."""
-    return join_names([quoted(name) for name in list(_bytes_by_holder(group))[1:]])
+    return listed([quoted(name) for name in list(_bytes_by_holder(group))[1:]])
 
 
 def _bytes_by_holder(group: tuple[Leak, ...]) -> dict[str, int]:
@@ -188,11 +188,6 @@ def _bytes_by_holder(group: tuple[Leak, ...]) -> dict[str, int]:
         if name:
             per_step[name] = per_step.get(name, 0) + total_per_step_bytes(leak)
     return per_step
-
-
-def join_names(names: list[str]) -> str:
-    """Join names as in a sentence: ``a, b and c``."""
-    return " and ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))
 
 
 def quoted(name: str) -> str:
