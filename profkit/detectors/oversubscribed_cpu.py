@@ -32,7 +32,8 @@ Reads:
     children (``delayed_ns``, ``process_ns``, ``children_ns`` in nanoseconds).
 
 When to ignore this:
-    Other programs use the machine, and their number of threads is not yours to choose.
+    Other programs use the machine, and their number of threads is not yours to choose. PRF014 says
+    how much of the time they took.
 
 Source:
     "Utilize OpenMP" and "Distributed optimizations" in PyTorch's Performance Tuning Guide; "CPU
@@ -41,28 +42,21 @@ Source:
 """
 
 from collections.abc import Iterator
-from typing import Final
 
+from profkit.engine.families.processor_time import (
+    CORES,
+    delayed_by_program_ns,
+    find_processor_time,
+)
 from profkit.rule import (
     Context,
-    CpuTime,
     Finding,
     HostThreads,
-    Need,
     RuleInfo,
     counted,
     dataclass,
     format_ns,
     format_share,
-    needs,
-)
-
-CORES: Final = Need(
-    name="cores",
-    reason="The processor cores and the time without one were not recorded.",
-    remedy="Record with `profkit run` or `profkit.trace` on Linux.",
-    is_met=lambda ctx: _find_recorded(ctx) is not None,
-    requires=(needs.TRACE,),
 )
 
 INFO = RuleInfo(
@@ -91,14 +85,14 @@ class Thresholds:
 
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield a finding if the threads are more than the cores."""
-    recorded = _find_recorded(ctx)
-    if recorded is None:
+    processor_time = find_processor_time(ctx)
+    if processor_time is None:
         return
 
-    threads, cpu = recorded
+    threads, cpu = processor_time
     # Ranks are copies of one program: each has as many threads and workers as this one.
     n_all = threads.n_ranks * (threads.n_threads + threads.n_workers)
-    delayed_ns = _delayed_by_program_ns(threads, cpu)
+    delayed_ns = delayed_by_program_ns(threads, cpu)
     share = delayed_ns / max(1, cpu.window_ns)
     if n_all <= threads.n_cores or share < thresholds.min_delayed_share:
         return
@@ -127,22 +121,6 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
             "delayed_ns": delayed_ns,
         },
     )
-
-
-def _find_recorded(ctx: Context) -> tuple[HostThreads, CpuTime] | None:
-    capture = ctx.trace.capture
-    if capture is None or capture.threads is None or capture.cpu is None:
-        return None
-    return None if capture.cpu.delayed_ns is None else (capture.threads, capture.cpu)
-
-
-def _delayed_by_program_ns(threads: HostThreads, cpu: CpuTime) -> int:
-    """Return the most that the thread waited for a core because of the program's other threads."""
-    # All ranks are assumed to use as much as this one. The other threads keep all cores busy for
-    # no longer than their CPU time divided by the cores; the remainder is due to other programs.
-    rank_ns = cpu.process_ns + (cpu.children_ns or 0)
-    other_threads_ns = threads.n_ranks * rank_ns - cpu.thread_ns
-    return max(0, min(cpu.delayed_ns or 0, other_threads_ns // threads.n_cores))
 
 
 def _suggest_fix(threads: HostThreads, n_fitting: int) -> str:

@@ -40,6 +40,7 @@ _MIN_FINDING_SHARE: Final = 0.01
 _MIN_STEPS_SHARE: Final = 0.5
 """If steps cover less of the recording, the headline says so."""
 _NOTHING_RECORDED: Final = "nothing-recorded"
+_BUSY_MACHINE: Final = "busy-machine"
 _WARM_UP: Final = "Warm up before you record, to see what the program does from then on."
 _REMARKS: Final = (Cause.COLD_START, Cause.UNRECORDED)
 """What the headline names even if it is not what limits the program, in this order."""
@@ -107,9 +108,15 @@ def _coverage(report: Report) -> Iterator[str]:
 
 def _faults(report: Report) -> Iterator[str]:
     """Yield why figures are less reliable, where they are."""
-    fault = next((fault for fault in report.health if fault.severity != "note"), None)
-    if fault is not None:
-        yield f"Figures are less reliable: {inline_title(fault.title)}."
+    faults = [fault for fault in report.health if fault.severity != "note"]
+    for fault in faults:
+        share = fault.evidence.get("delayed_share")
+        if fault.name == _BUSY_MACHINE and isinstance(share, float):
+            yield f"{fault.title} for {format_share(share)} of the recording: times are inflated."
+
+    others = [fault for fault in faults if fault.name != _BUSY_MACHINE]
+    if others:
+        yield f"Figures are less reliable: {inline_title(others[0].title)}."
 
 
 def _cure(report: Report, candidates: list[Candidate], limiters: list[Candidate]) -> list[str]:

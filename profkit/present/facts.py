@@ -27,8 +27,6 @@ _MIN_TOLD_SHARE: Final = 0.5
 _MIN_KNOWN_SHARE: Final = 0.99
 _MAX_SYNC_SITES: Final = 5
 """Lines with syncs that are listed without ``--verbose``."""
-_MIN_DELAYED_SHARE: Final = 0.1
-"""A shorter time without a core is not reported."""
 _NUMBER_DIGITS: Final = 3
 
 
@@ -99,18 +97,16 @@ def _describe_flops(report: Report, *, everything: bool) -> Iterator[str]:
         yield f"The peak of {devices} is not known: state it in `[tool.profkit.peaks]`"
 
 
-def _describe_processor_time(report: Report, *, everything: bool) -> Iterator[str]:
+def _describe_processor_time(report: Report) -> Iterator[str]:
     """Say whether the recorded thread ran, waited, or was ready to run without a core."""
     cpu = report.source.cpu
     if cpu is None or cpu.waiting_ns is None or cpu.delayed_ns is None or not cpu.window_ns:
         return
-    delayed = cpu.delayed_share
-    if everything or delayed >= _MIN_DELAYED_SHARE:
-        ran, waited = (format_share(ns / cpu.window_ns) for ns in (cpu.thread_ns, cpu.waiting_ns))
-        yield (
-            f"The recorded thread ran {ran} of the recording, waited {waited}, and had no core for "
-            f"{format_share(delayed)}, while others used the machine."
-        )
+    ran, waited = (format_share(ns / cpu.window_ns) for ns in (cpu.thread_ns, cpu.waiting_ns))
+    yield (
+        f"The recorded thread ran {ran} of the recording, waited {waited}, and had no core for "
+        f"{format_share(cpu.delayed_share)}."
+    )
 
 
 def _device_fact(device: DeviceSummary) -> str:
@@ -231,8 +227,8 @@ def describe_recording(report: Report, *, everything: bool) -> Iterator[str]:
     """Yield how recording affects the figures, a sentence each.
 
     Args:
-        everything: Whether to include little overhead, work without a recorded launch, and why
-            there is no table of modules.
+        everything: Whether to include little overhead, the processor time, work without a recorded
+            launch, and why there is no table of modules.
     """
     source = report.source
     overhead = source.overhead_ratio
@@ -242,7 +238,8 @@ def describe_recording(report: Report, *, everything: bool) -> Iterator[str]:
     if cost is not None and (cost.share >= _NOTABLE_OVERHEAD or everything):
         yield _run_cost_text(cost, source.cpu)
 
-    yield from _describe_processor_time(report, everything=everything)
+    if everything:
+        yield from _describe_processor_time(report)
     if report.summary.memory is not None:
         yield from report.summary.memory.not_measured
 

@@ -1,5 +1,7 @@
 """Processor time is attributed to the thread that runs, waits, or has children that run."""
 
+import os
+import re
 import subprocess
 import sys
 import threading
@@ -10,9 +12,19 @@ import pytest
 
 from profkit.capture.process.cpu_time import CpuClock
 from profkit.model.capture_info import CpuTime
+from tests import processes
 
 BUSY_S = 0.3
 SPIN = f"import time\nend = time.process_time() + {BUSY_S}\nwhile time.process_time() < end: pass\n"
+TRAIN = """\
+import torch
+model = torch.nn.Sequential(*(torch.nn.Linear(512, 512) for _ in range(8)))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for _ in range(15):
+    optimizer.zero_grad()
+    model(torch.randn(512, 512)).square().mean().backward()
+    optimizer.step()
+"""
 needs_proc = pytest.mark.skipif(
     not Path("/proc/thread-self/schedstat").exists(), reason="needs /proc of Linux"
 )
@@ -86,3 +98,23 @@ def test_children_that_ended_and_that_still_run_are_counted() -> None:
     assert both - ended >= 0.9 * BUSY_S * 1e9
     # What a child used is counted once, before and after it has ended.
     assert after == pytest.approx(both, abs=0.2e9)
+
+
+@needs_proc
+@pytest.mark.slow
+def test_a_report_says_that_other_programs_took_the_cpu(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(TRAIN)
+    cores = os.sched_getaffinity(0)
+    hogs = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in (*cores, *cores)]
+    try:
+        ended = processes.start(tmp_path, "-m", "profkit", "run", "train.py", OMP_NUM_THREADS="1")
+    finally:
+        for hog in hogs:
+            hog.kill()
+            hog.wait()
+
+    assert ended.code == 0
+    assert re.search(
+        r"Other programs took the CPU for \d+% of the recording:\s+times\s+are\s+inflated",
+        ended.err,
+    )

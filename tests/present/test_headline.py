@@ -160,9 +160,7 @@ def test_it_says_that_the_host_mostly_waited(
     assert ("child processes" in text) == (expected is not None and children > 0)
     # A core that others used is no wait of the program's.
     lines = list(
-        describe_recording(
-            replace(report, source=replace(report.source, cpu=cpu)), everything=False
-        )
+        describe_recording(replace(report, source=replace(report.source, cpu=cpu)), everything=True)
     )
     assert any("had no core for 95%" in line for line in lines) == (delayed == 95)
     of_gpu = reports.gpu_report()
