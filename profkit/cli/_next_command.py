@@ -59,11 +59,17 @@ def after_report(
     suggest(page, *_first_finding(report, place))
 
 
-def after_run(report: "Report", files: Sequence[str]) -> None:
-    """Suggest what to do with the recorded files after ``profkit run``."""
+def after_run(report: "Report", files: Sequence[str], *, is_brief: bool = False) -> None:
+    """Suggest what to do with the recorded files after ``profkit run``.
+
+    Args:
+        is_brief: Whether the report was printed without its details.
+    """
     if _is_shown():
         place = _name_place(files, is_job=report.source.kind == "ranks")
-        suggest(["profkit", "view", *place], *_first_finding(report, place))
+        suggest(
+            ["profkit", "analyze" if is_brief else "view", *place], *_first_finding(report, place)
+        )
 
 
 def after_difference(

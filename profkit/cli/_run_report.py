@@ -98,15 +98,20 @@ class RunReporter:
         if files == tuple(outcome.files):
             report = _add_cost(report, outcome, began_ns)
 
+        # Its traceback stands above the report, and is what the reader needs first. Ctrl-C and
+        # sys.exit are no Exception.
+        has_failed = isinstance(outcome.error, Exception) and not states
         if sys.stderr is not None:
             module = renderer("text")
-            text = module.render(report, options_of(module, stream_layout(sys.stderr)))
+            text = module.render(
+                report, options_of(module, {**stream_layout(sys.stderr), "brief": has_failed})
+            )
             click.echo(text.decode(), err=True, nl=False)
         if self.json_file is not None:
             module = renderer("json")
             _write_json(module.render(report, module.Options()), self.json_file)
         _say_others(report, files, [tuple(outcome.files), *workers])
-        after_run(report, files)
+        after_run(report, files, is_brief=has_failed)
 
 
 def _print_failure(error: Exception) -> None:

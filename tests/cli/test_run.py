@@ -198,6 +198,8 @@ def test_a_traceback_has_only_the_programs_frames(ended: dict[str, Watched]) -> 
     assert "profkit" not in "".join(traceback[: traceback.index("ValueError: after all steps")])
     assert one.report is not None, "what was recorded is reported all the same"
     assert one.report["summary"]["steps"], "although a region around all of them is open"
+    after = one.err[one.err.index("ValueError: after all steps") :].splitlines()
+    assert len(after) < 15, "the traceback stays on the screen"
 
 
 def test_without_an_optimizer_the_steps_are_dataloader_iterations(

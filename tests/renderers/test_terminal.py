@@ -308,6 +308,18 @@ def test_top_and_verbose_choose_how_much_is_shown() -> None:
     assert "evidence: " not in text(reports.gpu_report())
 
 
+def test_a_brief_report_is_the_headline_and_a_line_for_each_finding() -> None:
+    report = crowded_report()
+    brief = text(report, brief=True, width=80)
+    whole = text(report, verbose=True, width=80)
+    assert len(brief.splitlines()) < len(whole.splitlines()) / 2
+    for finding in report.findings[:5]:
+        assert finding.name in brief
+        assert finding.fix not in " ".join(brief.split())
+    assert whole.splitlines()[2] == brief.splitlines()[2]
+    assert not re.search("Step time|Memory over|skipped", brief)
+
+
 def test_costs_name_their_basis() -> None:
     report = reports.gpu_report()
     for basis, words in (("measured", " 65.0 ms"), ("estimate", "about 65.0 ms")):

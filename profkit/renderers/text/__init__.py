@@ -27,7 +27,7 @@ from profkit.present.document import (
 from profkit.present.renderer import ReadersOptions, RendererInfo
 from profkit.present.report_document import build_report_document
 from profkit.renderers.text.blocks import NO_BREAK, headed, prose, render_section
-from profkit.renderers.text.shorten import join_sentence, shorten_stepwise
+from profkit.renderers.text.shorten import join_sentence, keep_findings, shorten_stepwise
 
 __all__ = ["INFO", "Options", "render", "render_document"]
 
@@ -51,11 +51,14 @@ class Options(ReadersOptions):
         width: Columns to fill, from 40 to 200.
         color: Whether to use terminal colours.
         unicode: Whether the terminal can show more than ASCII.
+        brief: Whether to show no more than the headline and a line for each finding, so that a
+            traceback above the report stays on the screen.
     """
 
     width: int = 100
     color: bool = False
     unicode: bool = True
+    brief: bool = False
 
 
 def render(report: Report, options: Options) -> bytes:
@@ -80,7 +83,8 @@ def render_document(document: Document, options: Options) -> bytes:
         force_jupyter=False,
     )
     begin = _print_lines(console, _build_beginning(document, width), width)
-    laid_out = [_LaidOut.of(console, section, width, wide) for section in document.sections]
+    sections = keep_findings(document.sections) if options.brief else document.sections
+    laid_out = [_LaidOut.of(console, section, width, wide) for section in sections]
 
     # Nothing is left out that has room: one way to shorten after the other, until it fits.
     for shorten in () if options.verbose else shorten_stepwise(width):

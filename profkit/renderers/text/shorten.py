@@ -1,6 +1,6 @@
 """What a report loses to fit on a screen of text: one way to shorten it after the other."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Final, TypeVar
@@ -51,6 +51,23 @@ def shorten_stepwise(width: int) -> Iterator[Callable[[DocumentSection], Documen
     yield _without_other_lines
     yield _without_one_rank
     yield _without_calls
+
+
+def keep_findings(sections: Sequence[DocumentSection]) -> Iterator[DocumentSection]:
+    """Yield the findings alone: a line of each, and of an error what has happened."""
+    for section in sections:
+        findings = [block for block in section.blocks if isinstance(block, FindingBlock)]
+        blocks = tuple(
+            replace(
+                finding,
+                message=_first_sentence(finding.message) if finding.severity == "error" else "",
+                fix="",
+                labelled=(),
+            )
+            for finding in findings
+        )
+        if blocks:
+            yield replace(section, blocks=blocks)
 
 
 def _change_blocks(
