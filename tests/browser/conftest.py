@@ -45,6 +45,7 @@ def opened(browser: Browser) -> Iterator[Opener]:
         *,
         allowed: tuple[str, ...] = (),
         expected: tuple[str, ...] = (),
+        unfolded: bool = True,
         **settings: Any,  # noqa: ANN401  (playwright's)
     ) -> Page:
         address = url.as_uri() if isinstance(url, Path) else url
@@ -55,6 +56,10 @@ def opened(browser: Browser) -> Iterator[Opener]:
         logs.append(log)
         log.start()
         log.page.goto(address)
+        if unfolded:
+            log.page.evaluate(
+                "for (const fold of document.querySelectorAll('details.fold')) fold.open = true"
+            )
         return log.page
 
     yield _open

@@ -10,7 +10,7 @@ SERIOUS = {"serious", "critical"}
 
 Opener = Callable[..., Page]
 """Opens an address or a file: ``opened(url, allowed=…, expected=…)`` as in :class:`PageLog`, and
-arguments of playwright's ``new_context``."""
+arguments of playwright's ``new_context``. Folded sections are opened unless ``unfolded=False``."""
 
 
 @dataclass

@@ -55,6 +55,40 @@ def test_an_address_with_a_broken_fragment_opens_the_page(opened: Opener, record
     expect(page.locator("main details:not([open])")).to_have_count(0)
 
 
+def test_only_what_a_reader_needs_first_is_open(opened: Opener, recorded: Path) -> None:
+    page = opened(recorded, unfolded=False)
+    folded = page.locator("main > section:has(> details.fold:not([open]))")
+    ids = folded.evaluate_all("(all) => all.map((section) => section.id)")
+    open_ids = page.locator("main > section:not(:has(> details.fold))").evaluate_all(
+        "(all) => all.map((section) => section.id)"
+    )
+    assert open_ids == ["overview", "findings", "timeline"]
+    assert {"critical-path", "steps", "flames", "memory", "tables", "recording"} <= set(ids)
+    for section in folded.all():
+        expect(section.locator("summary span").first).not_to_be_empty()
+    assert page.evaluate("document.documentElement.scrollHeight") < 4 * 900
+
+
+def test_links_open_folded_sections_and_draw_them(opened: Opener, recorded: Path) -> None:
+    page = opened(recorded, unfolded=False, reduced_motion="reduce")
+    chart = page.locator("#steps-chart svg")
+    expect(chart).to_be_hidden()
+    link = page.get_by_role("navigation", name="Sections").get_by_role("link", name="Steps")
+    link.click()
+    expect(chart).to_be_visible()
+    width = page.locator("#steps-chart").bounding_box()
+    drawn = chart.bounding_box()
+    assert width is not None
+    assert drawn is not None
+    assert drawn["width"] == pytest.approx(width["width"], abs=2)
+    page.locator("#steps summary").click()
+    expect(chart).to_be_hidden()
+    link.click()
+    expect(chart).to_be_visible()
+    page.goto(f"{recorded.as_uri()}#flames")
+    expect(page.locator("#flame-view canvas")).to_be_visible()
+
+
 def test_the_policy_blocks_every_request(opened: Opener, recorded: Path) -> None:
     page = opened(recorded, expected=("Content Security Policy",))
     script = """async () => {
@@ -428,6 +462,7 @@ def test_it_works_in_a_sandboxed_frame(opened: Opener, folder: Path) -> None:
     path.write_text(f'<!DOCTYPE html><meta charset="utf-8">{frame_html}', encoding="utf-8")
     page = opened(path, allowed=(path.as_uri(), "about:"))
     frame = page.frame_locator("iframe")
+    frame.locator("#tables summary").first.click()
     frame.locator("#kernels th button").first.click()
     expect(frame.locator("#kernels th").first).to_have_attribute("aria-sort", "ascending")
     frame.locator("#theme").click()

@@ -21,10 +21,10 @@ HOSTILE = "<img src=x onerror=document.title='taken'>"
 SECTIONS = {
     "Overview": "Findings",
     "Findings": "DAT001",
+    "Timeline": "events. Drag to pan",
     "What if": "Critical path",
     "Critical path": "operators",
     "Steps": "ProfilerStep#",
-    "Timeline": "events. Drag to pan",
     "Flame graphs": "Click a box to zoom",
     "Memory": "Allocations by operator",
     "Roofline": "FLOPs per byte",
@@ -137,6 +137,7 @@ def test_a_gpu_trace_shows_kernels_modules_and_errors_of_the_other_tab(
     opened: Opener, server: TensorBoard
 ) -> None:
     page = tab(opened, server, "gpu")
+    show(page, "Tables")
     kernels = report_of(page).locator("#kernels")
     row = kernels.get_by_role("row").filter(has_text="gemm")
     expect(row).to_contain_text(format_ns(STEPS * GEMM_NS))

@@ -142,7 +142,7 @@ def test_a_page_with_skipped_checks_does_not_claim_to_be_clean() -> None:
 
 def test_a_recording_adds_timeline_and_flame_graphs() -> None:
     headings = Parts(recorded()).headings
-    assert headings[2:6] == ["What if", "Critical path", "Steps", "Timeline"]
+    assert headings[2:6] == ["Timeline", "What if", "Critical path", "Steps"]
     assert headings[6:8] == ["Flame graphs", "Memory"]
 
 

@@ -10,6 +10,7 @@ from typing import Any, Final
 from markupsafe import Markup
 
 from profkit.dataclass import dataclass
+from profkit.engine.wording import counted
 from profkit.model.report import Report
 from profkit.names import short_path
 from profkit.present.diagnosis import headline_sentences
@@ -34,17 +35,18 @@ from profkit.renderers.html._section import Section, fill
 
 
 def _build_glossary(report: Report, options: Options) -> Section:
-    return Section("glossary", "Glossary", fill("glossary.html.j2", terms=GLOSSARY))
+    body = fill("glossary.html.j2", terms=GLOSSARY)
+    return Section("glossary", "Glossary", body, figure=counted(len(GLOSSARY), "term"))
 
 
 SECTIONS: Final[tuple[Callable[[Report, Options], Section | None], ...]] = (
     overview.build_section,
     ranks.build_section,
     findings.build_section,
+    timeline.build_section,
     what_if.build_section,
     critical_path.build_section,
     steps.build_section,
-    timeline.build_section,
     flames.build_section,
     memory.build_section,
     roofline.build_section,
@@ -53,6 +55,8 @@ SECTIONS: Final[tuple[Callable[[Report, Options], Section | None], ...]] = (
     _build_glossary,
 )
 """The sections from top to bottom."""
+_OPEN: Final = frozenset({"overview", "ranks", "findings", "timeline"})
+"""What a reader sees at once; the others are folded to their title and main figure."""
 
 _PACKAGE: Final = "profkit.renderers.html"
 _BASE_SCRIPTS: Final = ("base.js", "tooltips.js", "page.js")
@@ -79,7 +83,10 @@ def build_page(report: Report, options: Options) -> str:
     if report.source.kind == "snapshot":
         # It opens with its memory over time; the overview is still the first.
         sections.sort(key=lambda section: section.id not in {"overview", "memory"})
-    return assemble_page(head, sections, figures=overview.collect_figures(report))
+    # Without times, memory is what the report is about.
+    opened = _OPEN if report.summary.breakdown is not None else _OPEN | {"memory"}
+    folded = {section.id for section in sections} - opened
+    return assemble_page(head, sections, figures=overview.collect_figures(report), folded=folded)
 
 
 @dataclass(frozen=True)
@@ -109,6 +116,7 @@ def assemble_page(
     *,
     figures: Mapping[str, Any] | None = None,
     inner_allowed: Collection[str] = (),
+    folded: Collection[str] = (),
 ) -> str:
     """Return a page of some sections, with their scripts, their data and its policy.
 
@@ -116,6 +124,7 @@ def assemble_page(
         figures: What a page of several reports compares, from
             :func:`~profkit.renderers.html.overview.collect_figures`.
         inner_allowed: Script hashes that the policies of embedded pages allow.
+        folded: Ids of sections that are closed at first.
     """
     names = (*_BASE_SCRIPTS, *(script for section in sections for script in section.scripts))
     scripts = [read_resource(name) for name in dict.fromkeys(names)]
@@ -132,6 +141,7 @@ def assemble_page(
             policy=build_policy((*allowed, *inner_allowed)),
             style=_inline("".join(map(read_resource, _STYLES))),
             sections=sections,
+            folded=folded,
             data=data,
             scripts=[_inline(script) for script in scripts],
         )

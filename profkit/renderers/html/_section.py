@@ -31,6 +31,7 @@ class Section:
         body: Its HTML, without the heading.
         scripts: Files of this package that draw it; each is in the page once.
         data: JSON that the scripts draw, in the element ``data-<id>``; no element if empty.
+        figure: Its main figure, which is all that is shown of it while it is folded.
     """
 
     id: str
@@ -38,6 +39,7 @@ class Section:
     body: Markup
     scripts: tuple[str, ...] = ()
     data: Mapping[str, Any] = field(default_factory=dict)
+    figure: str = ""
 
 
 def fill(template: str, **values: object) -> Markup:

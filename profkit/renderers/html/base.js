@@ -146,6 +146,14 @@ const profkit = (() => {
     return low;
   }
 
+  /** Open a folded section, and all that is closed around an element. */
+  function reveal(target) {
+    const fold = target.querySelector(':scope > details.fold');
+    if (fold) fold.open = true;
+    for (let details = target.closest('details'); details;
+      details = details.parentElement.closest('details')) details.open = true;
+  }
+
   /** Fill a list with the names of colours. */
   function showColors(list, labels) {
     list.replaceChildren(...[...labels].map(([label, name]) => element('li', {},
@@ -155,6 +163,6 @@ const profkit = (() => {
   return {
     formatNs, formatBytes, formatShare, formatCount, formatNumber, timeUnits, sizeUnits, unitFor,
     data, element, color, showRange, showColors, unbase64, unpack, columns, unpacked,
-    firstWhere,
+    firstWhere, reveal,
   };
 })();

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from profkit.model.report import Report
-from profkit.present.critical_path import path_title, unexplained_text
+from profkit.present.critical_path import main_kinds, path_title, unexplained_text
 from profkit.present.tables.path_tables import (
     define_blocking_calls,
     define_path_lines,
@@ -34,6 +34,7 @@ def build_section(report: Report, options: Options) -> Section | None:
         ),
         scripts=(TABLE_SCRIPT,),
         data={"tables": {table.id: table.data for table in tables}},
+        figure=main_kinds(path),
     )
 
 

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from profkit.engine.wording import counted
 from profkit.index.host.frames import Ownership, owner_of_call, ownership_of
 from profkit.model.events import NO_ROW, Int64s
 from profkit.model.flame import Flame, FlameSite
@@ -93,6 +94,7 @@ def build_section(report: Report, options: Options) -> Section | None:
             "tables": {table.id: table.data for table in tables},
             "flames": [_pack_graph(flame, ownership, options.base) for flame in graphs],
         },
+        figure=counted(len(graphs), "graph"),
     )
 
 

@@ -39,6 +39,7 @@ profkit.keys = (() => {
     if (event.key === '?') showAll();
     else if (event.key === '/') {
       const { search } = current();
+      profkit.reveal(search);
       search.scrollIntoView({ block: 'nearest' });
       search.select();
     } else return;

@@ -32,6 +32,7 @@ from profkit.renderers.html._table import (
     build_table,
     cell,
 )
+from profkit.renderers.html.overview import build_memory_tiles
 from profkit.renderers.html.segments import SCRIPTS as SEGMENT_SCRIPTS
 from profkit.renderers.html.segments import USE_COLORS, build_segment_maps
 from profkit.units import format_bytes
@@ -75,7 +76,8 @@ def build_section(report: Report, options: Options) -> Section | None:
     body = fill(
         "memory.html.j2", facts=facts, charts=charts, segments=segments, tables=tables, by=_BY
     )
-    return Section("memory", "Memory", body, scripts, data)
+    figure = ", ".join(f"{tile.label}: {tile.figure}" for tile in build_memory_tiles(report))
+    return Section("memory", "Memory", body, scripts, data, figure)
 
 
 def _read_histories(memory: MemorySummary, options: Options) -> tuple[MemorySeries, ...]:

@@ -69,7 +69,7 @@ def _build_tiles(report: Report) -> Iterator[Tile]:
 
     if figures.saving_ns:
         yield Tile(SAVING_TITLE, *figures.saving)
-    yield from _build_memory_tiles(report)
+    yield from build_memory_tiles(report)
     yield _build_findings_tile(report)
 
 
@@ -95,7 +95,8 @@ def _step_range(report: Report) -> str:
     return "; ".join(filter(None, remarks))
 
 
-def _build_memory_tiles(report: Report) -> Iterator[Tile]:
+def build_memory_tiles(report: Report) -> Iterator[Tile]:
+    """Yield the main figures of memory: its peak on the fullest device, and leaks."""
     memory = report.summary.memory
     if memory is None:
         return

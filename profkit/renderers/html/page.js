@@ -50,7 +50,10 @@
     const section = document.getElementById(data.section);
     // Above the first section is the headline.
     if (section?.matches('section:first-of-type')) window.scrollTo(0, 0);
-    else section?.scrollIntoView();
+    else if (section) {
+      profkit.reveal(section);
+      section.scrollIntoView();
+    }
   });
 
   /** Mark the visible section in the navigation. */
@@ -74,15 +77,17 @@
     profkit.showRange(Number(startNs), Number(endNs), label);
   });
 
-  /** A link to an element within a closed finding opens the finding. */
-  function openTarget() {
-    if (location.hash.length < 2) return;
-    const target = document.getElementById(location.hash.slice(1));
-    const details = target?.closest('details');
-    if (details) details.open = true;
+  /** Open what an address leads to. A second click on a link does not change the address. */
+  function openTarget(hash) {
+    const target = hash.length > 1 && document.getElementById(hash.slice(1));
+    if (target) profkit.reveal(target);
   }
-  window.addEventListener('hashchange', openTarget);
-  openTarget();
+  window.addEventListener('hashchange', () => openTarget(location.hash));
+  document.addEventListener('click', ({ target }) => {
+    const link = target.closest?.('a[href^="#"]');
+    if (link) openTarget(link.getAttribute('href'));
+  });
+  openTarget(location.hash);
 
   // Printed pages are light, with all details open.
   let themeBeforePrint = '';

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import Final
 
+from profkit.engine.wording import counted
 from profkit.model.report import Report
 from profkit.names import short_path
 from profkit.present.facts import describe_recording, unchecked_by_reason
@@ -18,6 +19,7 @@ _RECORDED: Final = {
 
 def build_section(report: Report, options: Options) -> Section:
     """Return what limits the report, and where the recording comes from."""
+    faults = counted(len(report.health), "fault") if report.health else "no faults"
     return Section(
         id="recording",
         title="Recording",
@@ -29,6 +31,7 @@ def build_section(report: Report, options: Options) -> Section:
             remarks=list(describe_recording(report, everything=True)),
             environment=list(_list_environment(report, options)),
         ),
+        figure=f"{faults}, {counted(len(report.unchecked), 'check')} skipped",
     )
 
 

@@ -6,6 +6,7 @@ from math import ceil, floor, log10, sqrt
 from typing import Final
 
 from profkit.dataclass import dataclass
+from profkit.engine.wording import counted
 from profkit.model.report import FlopSummary, KernelSummary, OpSummary, Report, Throughput
 from profkit.names import short_kernel
 from profkit.renderers.html._options import Options
@@ -122,6 +123,7 @@ def build_section(report: Report, options: Options) -> Section | None:
         ),
         scripts=(TABLE_SCRIPT, "roofline.js"),
         data={"tables": {rows.id: rows.data}},
+        figure=counted(len(works), "kernel" if report.summary.top_kernels else "operator"),
     )  # fmt: skip
 
 

@@ -3,8 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from profkit.engine.wording import counted
 from profkit.model.report import Report, StepSummary
-from profkit.present.labels import part_label
+from profkit.present.labels import part_label, step_range
 from profkit.present.part_colors import color_of, is_idle
 from profkit.present.tables.step_tables import define_steps
 from profkit.renderers.html._options import Options
@@ -36,6 +37,7 @@ def build_section(report: Report, options: Options) -> Section | None:
         ),
         scripts=_SCRIPTS,
         data={"tables": {rows.id: rows.data}, "steps": _build_chart(steps)},
+        figure=", ".join(filter(None, (counted(len(steps), "step"), step_range(report)))),
     )
 
 

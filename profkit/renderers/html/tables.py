@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from profkit.engine.wording import counted
 from profkit.model.report import Report
 from profkit.present.recording_tables import find_kernel_extremes, find_module_times
 from profkit.present.tables.columns import CALLS
@@ -38,6 +39,7 @@ def build_section(report: Report, options: Options) -> Section | None:
         body=fill("tables.html.j2", tables=tables),
         scripts=(TABLE_SCRIPT,),
         data={"tables": {table.id: table.data for table in tables}},
+        figure=counted(len(tables), "table"),
     )
 
 

@@ -6,6 +6,7 @@ from profkit.renderers.html._options import Options
 from profkit.renderers.html._section import Section, fill
 from profkit.renderers.html._table import cell
 from profkit.renderers.html.findings import short_place
+from profkit.units import format_ns
 
 
 def build_section(report: Report, options: Options) -> Section | None:
@@ -53,4 +54,7 @@ def build_section(report: Report, options: Options) -> Section | None:
         "afterNs": [replayed.times[number].after_ns for number in numbers],
         "minAfterNs": [replayed.times[number].min_after_ns for number in numbers],
     }
-    return Section("what-if", "What if", body, ("what_if.js",), data)
+    causes = "the finding" if len(switches) == 1 else f"{len(switches)} findings"
+    after_ns = replayed.times[(1 << replayed.n_changes) - 1].after_ns
+    figure = f"{format_ns(before_ns)}, without {causes} {format_ns(after_ns)}"
+    return Section("what-if", "What if", body, ("what_if.js",), data, figure)
