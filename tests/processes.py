@@ -89,9 +89,12 @@ _READ_EARLY: Final = (
 )  # fmt: skip
 """Beginnings of variables that Python reads when it starts, or torch when it is imported."""
 
-_SET_BY_TORCH: Final = frozenset({"PYTORCH_NVML_BASED_CUDA_CHECK", "TORCHINDUCTOR_CACHE_DIR"})
-"""Variables that torch leaves in a process that has asked for a GPU or compiled: in that of the
-tests, and in no program that a user starts."""
+_SET_BY_LIBRARIES: Final = frozenset({
+    "KMP_DUPLICATE_LIB_OK", "KMP_INIT_AT_FORK", "PYTORCH_NVML_BASED_CUDA_CHECK",
+    "TORCHINDUCTOR_CACHE_DIR",
+})  # fmt: skip
+"""Variables that torch leaves in a process that has asked for a GPU or compiled, and scikit-learn in
+one that imports it: in that of the tests, and in no program that a user starts."""
 _starting: Final = threading.Lock()
 _servers: Final[list[tuple[socket.socket, Mapping[str, str]]]] = []
 """The one of this process, with its environment, once there is one."""
@@ -99,7 +102,7 @@ _servers: Final[list[tuple[socket.socket, Mapping[str, str]]]] = []
 
 def _variables(environment: Mapping[str, str]) -> dict[str, str]:
     """Return the environment of a program."""
-    inherited = {name: value for name, value in os.environ.items() if name not in _SET_BY_TORCH}
+    inherited = {name: value for name, value in os.environ.items() if name not in _SET_BY_LIBRARIES}
     folders = [str(Path(profkit.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
     return {
         **inherited,
