@@ -93,8 +93,8 @@ _SET_BY_LIBRARIES: Final = frozenset({
     "KMP_DUPLICATE_LIB_OK", "KMP_INIT_AT_FORK", "PYTORCH_NVML_BASED_CUDA_CHECK",
     "TORCHINDUCTOR_CACHE_DIR",
 })  # fmt: skip
-"""Variables that torch leaves in a process that has asked for a GPU or compiled, and scikit-learn in
-one that imports it: in that of the tests, and in no program that a user starts."""
+"""Variables that torch leaves in a process that has asked for a GPU or compiled, and scikit-learn
+in one that imports it: in that of the tests, and in no program that a user starts."""
 _starting: Final = threading.Lock()
 _servers: Final[list[tuple[socket.socket, Mapping[str, str]]]] = []
 """The one of this process, with its environment, once there is one."""
