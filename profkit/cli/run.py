@@ -97,11 +97,14 @@ def command(  # noqa: PLR0913  (one argument per option)
     workers = _Workers(plan)
 
     def report(outcome: RunResult, *, is_killed: bool) -> None:
-        # The program does not wait for the module that reports on it.
-        from profkit.cli._run_report import RunReporter
+        try:
+            # The program does not wait for the module that reports on it.
+            from profkit.cli._run_report import RunReporter
 
-        reporter = RunReporter(analysis_options, json_file, rank)
-        reporter.report(outcome, workers.end(), is_killed=is_killed)
+            reporter = RunReporter(analysis_options, json_file, rank)
+            reporter.report(outcome, workers.end(), is_killed=is_killed)
+        except Exception as error:  # noqa: BLE001  (the program may have left no file to open)
+            echo(f"profkit: there is no report: {error}.")
 
     endings: list[BaseException | None] = []
     with ExitStack() as held:

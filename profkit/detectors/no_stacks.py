@@ -59,5 +59,14 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     yield INFO.finding(
         confidence="high",
         message="No Python stacks were recorded, so findings name operators and no source lines.",
-        fix='Record with `with profkit.trace("step"):`, or with `with_stack=True`.',
+        fix=_suggest_fix(ctx),
     )
+
+
+def _suggest_fix(ctx: Context) -> str:
+    if ctx.trace.capture is None:
+        return "Record with `profkit run`, or with `with_stack=True`."
+    if not ctx.steps:
+        return "Mark the steps with `profkit.steps`: one of them is recorded with stacks."
+    # The loop ended before that step, or it was expected to cost too much.
+    return "Record more steps: with `--wait 3`, or `wait=3`, one has stacks whatever it costs."

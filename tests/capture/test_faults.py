@@ -35,10 +35,13 @@ def test_the_program_is_unbroken_if_a_file_cannot_be_written_or_opened() -> None
     for result in (without, written, *later):
         assert_unbroken(result)
     assert "profkit: warning: " in written["err"]
-    assert len(later) > 1
-    for result in later:
+    # What is imported may depend on times: a call that did not come has not failed.
+    failed = [result for result in later if result["failed"]]
+    assert len(failed) > 1
+    for result in failed:
         assert "recording could not start" in result["err"]
-        assert "profkit: Nothing was recorded." in result["err"]
+        # Nor can what reports be imported then.
+        assert "profkit: there is no report: " in result["err"]
 
 
 @pytest.mark.slow

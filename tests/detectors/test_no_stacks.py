@@ -2,6 +2,9 @@
 
 from collections.abc import Callable
 
+import pytest
+
+from profkit.model.capture_info import CaptureInfo
 from profkit.model.finding import Finding
 from profkit.model.report import Report
 from profkit.testing import TraceBuilder
@@ -18,6 +21,20 @@ def test_a_recording_without_lines_says_how_to_get_them(found: Found) -> None:
     assert finding.severity == "note"
     assert "with_stack=True" in finding.fix
     assert finding.cost.ns is None
+
+
+@pytest.mark.parametrize(("n_steps", "fix"), [(0, "profkit.steps"), (2, "--wait 3")])
+def test_a_recording_of_profkit_is_not_told_to_use_profkit(
+    found: Found, n_steps: int, fix: str
+) -> None:
+    b = TraceBuilder(capture=CaptureInfo(version="0", name="train"))
+    for _ in range(n_steps):
+        with b.step():
+            b.compute("aten::mm", 1_000)
+    b.compute("aten::mm", 1_000)
+    (finding,) = found(b, RULE)
+    assert fix in finding.fix
+    assert "profkit run" not in finding.fix
 
 
 def test_a_recording_with_lines_is_not_reported(found: Found) -> None:

@@ -137,7 +137,7 @@ def test_a_program_that_ends_with_an_exception_has_a_report(tmp_path: Path) -> N
     )
     assert ended.returncode == 1
     assert "ZeroDivisionError: in the data set" in ended.stderr
-    assert "\nOperators take " in ended.stderr
+    assert "\nStep time: " in ended.stderr
 
 
 @pytest.mark.slow
