@@ -121,7 +121,9 @@ def test_a_link_leads_to_a_section_and_scrolling_updates_the_address(
     expect(report_of(page).locator("#timeline-view")).to_have_attribute("data-resolution", "0")
     page.reload()
     expect(report_of(page).locator("#timeline h2")).to_be_in_viewport(timeout=READY_MS)
-    report_of(page).locator("#tables").evaluate("(section) => section.scrollIntoView()")
+    report_of(page).locator("#tables").evaluate(
+        "(section) => { section.querySelector('details').open = true; section.scrollIntoView(); }"
+    )
     expect(page).to_have_url(re.compile("/tables$"))
     expect(page.locator(".views a[aria-current]")).to_have_text("Tables")
 

@@ -76,7 +76,9 @@ def end() -> None:
     if hasattr(loop, "profkit_original"):
         worker._worker_loop = loop.profkit_original  # type: ignore[union-attr]
     if folder and _pid == os.getpid():
-        shutil.rmtree(folder, ignore_errors=True)
+        # The program's audit hooks may refuse the call itself.
+        with contextlib.suppress(OSError):
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def read() -> LoaderWorkers | None:

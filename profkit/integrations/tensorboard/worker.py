@@ -44,7 +44,9 @@ from profkit.renderers.json_report import encode
 _POLICY: Final = regex(
     rb'<meta http-equiv="Content-Security-Policy" content="([^"]*)"', re.IGNORECASE
 )
-_SECTION: Final = regex(r'<section id="([\w-]+)"[^>]*>\s*<h2[^>]*>([^<]*)</h2>')
+_SECTION: Final = regex(
+    r'<section id="([\w-]+)"[^>]*>\s*(?:<details[^>]*>\s*<summary>)?<h2[^>]*>([^<]*)</h2>'
+)
 _NO_SCRIPTS: Final = "default-src 'none'; style-src 'unsafe-inline'"
 """The policy of a page without one."""
 
