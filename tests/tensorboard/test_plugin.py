@@ -117,7 +117,7 @@ def test_a_recording_is_found_analyzed_and_reported(tab: Tab, logdir: Path) -> N
     assert "report" not in sections
     titles = [each["title"] for each in answer["tab"]["sections"]]
     assert titles[:4] == ["Overview", "Findings", "Timeline", "What if"]
-    assert titles[4:6] == ["Steps", "Timeline"]
+    assert titles[4:6] == ["Critical path", "Steps"]
     assert any(each["where"].startswith("Operator") for each in answer["tab"]["misreadings"])
     assert tab.recordings()["train/host_7.1795206901986030890"]["stage"] == "ready"
 
