@@ -65,9 +65,6 @@ def report_screenshots(browser: Browser, folder: Path) -> None:
 
     page = opened(browser, path.as_uri(), 1180, 760, color_scheme="dark")
     expect(page.locator("#timeline-view")).to_have_attribute("data-resolution", "0")
-    chart = page.locator("#steps-chart")
-    chart.scroll_into_view_if_needed()
-    expect(chart).to_have_attribute("data-drawn", "true")
     page.locator("#timeline").evaluate("(section) => section.scrollIntoView()")
     expect(page.locator("#timeline-range")).not_to_be_empty()
     page.screenshot(path=IMAGES / "timeline.png")
