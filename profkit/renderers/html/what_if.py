@@ -28,6 +28,7 @@ def build_section(report: Report, options: Options) -> Section | None:
         ctx, [finding.change for _, finding in numbered if finding.change]
     )
     before_ns = replayed.times[0].after_ns
+    together = replayed.times[(1 << replayed.n_changes) - 1]
 
     switches = [
         {
@@ -44,7 +45,7 @@ def build_section(report: Report, options: Options) -> Section | None:
         switches=switches,
         is_per_step=bool(ctx.steps),
         before_ns=before_ns,
-        together=replayed.times[(1 << replayed.n_changes) - 1],
+        together=together,
         is_bound=ctx.is_unexplained,
     )
 
@@ -55,6 +56,5 @@ def build_section(report: Report, options: Options) -> Section | None:
         "minAfterNs": [replayed.times[number].min_after_ns for number in numbers],
     }
     causes = "the finding" if len(switches) == 1 else f"{len(switches)} findings"
-    after_ns = replayed.times[(1 << replayed.n_changes) - 1].after_ns
-    figure = f"{format_ns(before_ns)}, without {causes} {format_ns(after_ns)}"
+    figure = f"{format_ns(before_ns)}, without {causes} {format_ns(together.after_ns)}"
     return Section("what-if", "What if", body, ("what_if.js",), data, figure)

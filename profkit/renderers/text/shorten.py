@@ -56,18 +56,21 @@ def shorten_stepwise(width: int) -> Iterator[Callable[[DocumentSection], Documen
 def keep_findings(sections: Sequence[DocumentSection]) -> Iterator[DocumentSection]:
     """Yield the findings alone: a line of each, and of an error what has happened."""
     for section in sections:
-        findings = [block for block in section.blocks if isinstance(block, FindingBlock)]
+        findings = (block for block in section.blocks if isinstance(block, FindingBlock))
         blocks = tuple(
             replace(
-                finding,
+                _on_first_line(finding),
                 message=_first_sentence(finding.message) if finding.severity == "error" else "",
-                fix="",
-                labelled=(),
             )
             for finding in findings
         )
         if blocks:
             yield replace(section, blocks=blocks)
+
+
+def _on_first_line(finding: FindingBlock) -> FindingBlock:
+    """Cut a finding to its place, rule and cost."""
+    return replace(finding, message="", fix="", labelled=())
 
 
 def _change_blocks(
@@ -131,9 +134,7 @@ def _with_first_findings(section: DocumentSection, n_whole: int) -> DocumentSect
     """Cut the findings after the first ``n_whole`` to their place, rule and cost."""
 
     def shorten(block: FindingBlock) -> FindingBlock:
-        if block.number <= n_whole:
-            return block
-        return replace(block, message="", fix="", labelled=())
+        return block if block.number <= n_whole else _on_first_line(block)
 
     return _change_blocks(section, FindingBlock, shorten)
 
