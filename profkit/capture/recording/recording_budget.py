@@ -8,6 +8,9 @@ torch tells their number only after the end. Meanwhile two bounds are known: eac
 until the recording is stopped, so that the growth of the heap bounds their number; and a thread
 makes no more than so many per second. The heap also grows by what the program allocates, so that
 there may be far fewer. One step is recorded whatever it costs.
+
+Seconds are those of the processor on which these costs were measured: on one that takes twice as
+long for everything, a second is two, and as many events are affordable.
 """
 
 import time
@@ -43,21 +46,28 @@ class RecordingBudget:
     """How much of a run can be recorded.
 
     Args:
-        now_s: Returns the CPU time of the process so far, in seconds.
-        spent_s: Returns what recording has cost so far, in CPU seconds.
+        now_s: Returns the CPU time of the process so far, in seconds of this processor.
+        spent_s: Returns what recording has cost so far, in the same.
+        slowness: How many times as long this processor takes as the measured one.
+
+    Attributes:
+        slowness: The same.
     """
 
     def __init__(
         self,
         now_s: Callable[[], float] = time.process_time,
         spent_s: Callable[[], float] = lambda: 0.0,
+        slowness: float = 1.0,
     ) -> None:
+        self.slowness = slowness
         self._now_s = now_s
         self._spent_s = spent_s
 
     def left_s(self) -> float:
-        """Return what further recording may cost now, in CPU seconds."""
-        return max(FREE_S, MAX_SHARE * self._now_s()) - self._spent_s()
+        """Return what further recording may cost now, in seconds of the measured processor."""
+        now_s, spent_s = self._now_s() / self.slowness, self._spent_s() / self.slowness
+        return max(FREE_S, MAX_SHARE * now_s) - spent_s
 
 
 class StepBudget:
@@ -72,6 +82,7 @@ class StepBudget:
         self, budget: RecordingBudget, thread_s: Callable[[], float] = time.thread_time
     ) -> None:
         self._budget = budget
+        self._slowness = budget.slowness
         self._thread_s = thread_s
         self._events = Events()
         self._began_s = 0.0
@@ -89,7 +100,8 @@ class StepBudget:
         Args:
             n_recorded: Steps that have been recorded since :meth:`recording_begins`; at least 1.
         """
-        n_events = min(self._events.at_most(), EVENTS_PER_S * (self._thread_s() - self._began_s))
+        thread_s = (self._thread_s() - self._began_s) / self._slowness
+        n_events = min(self._events.at_most(), EVENTS_PER_S * thread_s)
         return EVENT_S * n_events * (n_recorded + 1) / n_recorded <= self._budget.left_s()
 
     def recording_ended(self, main: ProfilerRecording, n_recorded: int) -> None:
@@ -102,8 +114,8 @@ class StepBudget:
             main: The recorded steps, stopped.
             n_recorded: Their number.
         """
-        self._events_s = _cost_of_events_s(main, n_recorded)
-        self._n_calls = _most_calls(main) / max(n_recorded, 1)
+        self._events_s = _cost_of_events_s(main, n_recorded, self._slowness)
+        self._n_calls = _most_calls(main, self._slowness) / max(n_recorded, 1)
         left_s = self._budget.left_s()
         if self._events_s <= left_s < self._lines_s():
             self._counter.start()
@@ -124,18 +136,18 @@ class StepBudget:
         return self._events_s + CALL_S * self._n_calls
 
 
-def _cost_of_events_s(main: ProfilerRecording, n_recorded: int) -> float:
+def _cost_of_events_s(main: ProfilerRecording, n_recorded: int, slowness: float) -> float:
     """Return what a further step costs without its calls, with the rest of the recorded ones."""
-    stop_s = main.cost.stop_cpu_ns / 1e9
+    stop_s = main.cost.stop_cpu_ns / 1e9 / slowness
     # Those of devices are collected at the stop, which took 15 µs per event on an H100.
     n_ops = main.cost.n_exported or stop_s / STOP_EVENT_S
     return n_ops * EVENT_S / max(n_recorded, 1) + max(0.0, n_ops * EVENT_S - stop_s)
 
 
-def _most_calls(main: ProfilerRecording) -> float:
+def _most_calls(main: ProfilerRecording, slowness: float) -> float:
     """Return how many calls the thread can have made at most while it was recorded."""
-    thread_s = 0.0 if main.cpu is None else main.cpu.thread_ns / 1e9
-    return CALLS_PER_S * max(0.0, thread_s - main.operators_ns() / 1e9)
+    thread_ns = 0 if main.cpu is None else main.cpu.thread_ns
+    return CALLS_PER_S * max(0, thread_ns - main.operators_ns()) / 1e9 / slowness
 
 
 class Events:

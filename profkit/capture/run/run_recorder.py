@@ -8,6 +8,7 @@ import time
 from typing import Final
 
 from profkit.capture.process import environment, safe_points
+from profkit.capture.process.cpu_speed import slowness
 from profkit.capture.recording import current, session
 from profkit.capture.recording.recording_budget import RecordingBudget, StepBudget
 from profkit.capture.recording.schedule import DEFAULT_SCHEDULE, Phase
@@ -49,7 +50,7 @@ class RunRecorder:
         self._prelude = Prelude(plan.name, options)
         self._session: Session | None = None
         self._paths: list[str] = []
-        self._budget = RecordingBudget(spent_s=lambda: session.spent_ns / 1e9)
+        self._budget = RecordingBudget(spent_s=lambda: session.spent_ns / 1e9, slowness=slowness())
         self._step_began_s = time.monotonic()
         self._n_counted = 0
         self._is_step_short = False

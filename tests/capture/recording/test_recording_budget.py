@@ -38,10 +38,11 @@ class Process:
     now_s: float = 2.0
     thread_s: float = 1.0
     spent_s: float = 0.0
+    slowness: float = 1.0
     budget: RecordingBudget = field(init=False)
 
     def __post_init__(self) -> None:
-        self.budget = RecordingBudget(lambda: self.now_s, lambda: self.spent_s)
+        self.budget = RecordingBudget(lambda: self.now_s, lambda: self.spent_s, self.slowness)
 
     def steps(self) -> StepBudget:
         limit = StepBudget(self.budget, lambda: self.thread_s)
@@ -172,6 +173,27 @@ def test_a_step_with_stacks_costs_what_the_recorded_ones_did_besides() -> None:
     steps = Process(spent_s=0.3).steps()
     steps.recording_ended(slow, 3)
     assert steps.affords_lines()
+
+
+@pytest.mark.parametrize("slowness", [1.0, 3.0])
+def test_a_slow_processor_affords_as_much_as_a_quick_one(
+    heap: dict[str, int], slowness: float
+) -> None:
+    process = Process(spent_s=0.3 * slowness, slowness=slowness)
+    assert process.budget.left_s() == pytest.approx(FREE_S - 0.3)
+
+    steps = process.steps()
+    heap["bytes"] += 8 << 30
+    process.thread_s += 0.99 * slowness * (FREE_S - 0.3) / EVENT_S / EVENTS_PER_S / 2
+    assert steps.affords_step(1)
+    process.thread_s *= 1.1
+    assert not steps.affords_step(1)
+
+    # 30,000 events cost 0.5 s, if one step of three has them.
+    for stop_s, is_affordable in ((0.1, True), (0.2, False)):
+        busy = recorded(stop_s=stop_s * slowness, thread_s=slowness, operators_s=slowness)
+        steps.recording_ended(busy, 3)
+        assert steps.affords_lines() == is_affordable
 
 
 class Cell(torch.nn.Module):

@@ -53,7 +53,7 @@ class Budget:
     """What monitoring may cost: for each kind of work the larger of an amount and a share.
 
     Attributes:
-        free_s: Seconds that are always allowed.
+        free_s: Seconds that are always allowed, of the processor on which costs were measured.
         share: Share of the time since the first step.
     """
 
@@ -91,12 +91,16 @@ class _Spent:
 class Clock:
     """Measures the time spent on monitoring and compares it with the budget.
 
+    Args:
+        slowness: How many times as long this processor takes as the one of the budget.
+
     Attributes:
         began_unix_us: Start of the first work, in microseconds since 1970; 0 before.
     """
 
-    def __init__(self, budget: Budget | None = None) -> None:
+    def __init__(self, budget: Budget | None = None, slowness: float = 1.0) -> None:
         self._budget = budget or Budget()
+        self._slowness = slowness
         self.began_unix_us = 0
         self._began_ns = 0
         self._spent: dict[Work, _Spent] = {}
@@ -116,8 +120,8 @@ class Clock:
             expected_ns: Expected CPU time, if known; if not, the first time is always allowed.
         """
         spent = self._spent.get(work, _Spent())
-        free_ns = self._budget.free_s.get(work, 0.0) * _SECOND_NS
-        allowed_ns = max(free_ns, self._budget.share.get(work, 0.0) * self.monitored_ns())
+        share_ns = self._budget.share.get(work, 0.0) * self.monitored_ns()
+        allowed_ns = max(self._free_ns(work), share_ns)
         next_ns = max(spent.next_ns, expected_ns)
 
         # What was never done has no known cost: the first time shows it.
@@ -132,8 +136,7 @@ class Clock:
             at_most_s: CPU time that it may take even if more is allowed, in seconds.
         """
         spent = self._spent.get(work, _Spent())
-        allowed_s = min(self._budget.free_s.get(work, 0.0), at_most_s)
-        return spent.next_ns <= allowed_s * _SECOND_NS
+        return spent.next_ns <= min(self._free_ns(work), at_most_s * _SECOND_NS)
 
     def mean_ns(self, work: Work) -> float:
         """Return the mean CPU time of some work so far; 0 if it was never done."""
@@ -152,14 +155,17 @@ class Clock:
 
     def affords_sites(self) -> bool:
         """Tell whether sampling allocation sites has stayed within the budget."""
-        free_ns = self._budget.free_s.get("sites", 0.0) * _SECOND_NS
         share_ns = self._budget.share.get("sites", 0.0) * self.monitored_ns()
-        return self._sampling_ns <= max(free_ns, share_ns)
+        return self._sampling_ns <= max(self._free_ns("sites"), share_ns)
 
     def is_within_share(self, work: Work) -> bool:
         """Tell whether some work has cost no more than its share, ignoring the free seconds."""
         spent = self._spent.get(work, _Spent())
         return spent.cpu_ns <= self._budget.share[work] * self.monitored_ns()
+
+    def _free_ns(self, work: Work) -> float:
+        """Return what is always allowed of some work, in nanoseconds of this processor."""
+        return self._budget.free_s.get(work, 0.0) * self._slowness * _SECOND_NS
 
     @contextlib.contextmanager
     def spending(self, work: Work) -> Iterator[None]:

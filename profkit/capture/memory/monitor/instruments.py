@@ -16,6 +16,7 @@ from profkit.capture.memory.monitor.sampler import Sampler
 from profkit.capture.memory.monitor.series import Series, TracedSteps, growth_of
 from profkit.capture.memory.monitor.tracemalloc_lines import TracemallocLines
 from profkit.capture.process.compiling import has_compiled
+from profkit.capture.process.cpu_speed import slowness
 from profkit.index.trend import Trend
 from profkit.model.live_memory import Leak
 
@@ -58,7 +59,7 @@ class Instruments:
     """
 
     def __init__(self, budget: Budget | None = None, *, tracemalloc: bool = False) -> None:
-        self.clock = Clock(budget)
+        self.clock = Clock(budget, slowness())
         self.live_tensors = LiveTensors(self.clock)
         self.sites = AllocationSampler()
         self.lines = TracemallocLines(enabled=tracemalloc)
