@@ -5,7 +5,8 @@ What it finds:
     operator, a millisecond or more at a time, for a share of the steps: preparing data with NumPy,
     tokenizing, ``torch.tensor`` of a list of arrays, ``gc.collect``, ``time.sleep``. What it calls
     for most of this time is named too. Time that another finding explains (waits for data,
-    compilation, checkpoints, output) is not included.
+    compilation, checkpoints, output) is not included, nor is a library's own Python around the
+    operators that it runs, such as an optimizer's step or a trainer's loop.
 
     The function is known from recorded Python calls, or from stacks that ``profkit run`` samples
     over the steps: then also in a program without GPU, and with a share that is uncertain by a few
@@ -69,8 +70,17 @@ from profkit.engine.families.python_calls import (
     function_name,
     of_program,
 )
-from profkit.engine.families.sampled_python import find_named_places, python_time, step_samples
-from profkit.engine.families.sampled_texts import describe_sampled_place, suggest_sampled_fix
+from profkit.engine.families.sampled_python import (
+    SampledPlace,
+    find_named_places,
+    python_time,
+    step_samples,
+)
+from profkit.engine.families.sampled_texts import (
+    describe_sampled_place,
+    suggest_sampled_fix,
+    waits,
+)
 from profkit.index.distinct import marked
 from profkit.index.host.source import NO_FRAME
 from profkit.index.intervals import (
@@ -170,7 +180,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
 def _detect_sampled(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield a finding for each sampled function whose time is outside of short gaps."""
     pauses = _keep_long(python_time(ctx), thresholds)
-    places = [place for place in find_named_places(ctx) if place.share > place.operator_share]
+    places = [place for place in find_named_places(ctx) if _is_one_thing(place)]
     if not len(pauses) or not places:
         return
 
@@ -211,6 +221,12 @@ def _detect_sampled(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
             spans=pauses.pairs() if is_all else (),
             change=change if is_all else None,
         )
+
+
+def _is_one_thing(place: SampledPlace) -> bool:
+    """Return whether a function can be called elsewhere or less often: it runs no steps itself."""
+    runs_steps = place.is_around_operators and not waits(place)
+    return place.share > place.operator_share and not runs_steps
 
 
 def _detect_called(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:

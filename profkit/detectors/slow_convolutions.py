@@ -11,9 +11,9 @@ Why it matters:
     little more than the twelfth that was measured at most.
 
 How to fix it:
-    Convert the model to float32 for the CPU. On a Mac with Apple's chips, PyTorch has no fast
-    convolution for the CPU in any type: run the model on ``"mps"``. Elsewhere look whether
-    ``torch.backends.mkldnn`` is available and enabled.
+    Leave out ``torch.autocast`` on the CPU, or convert the model to float32. On a Mac with Apple's
+    chips, PyTorch has no fast convolution for the CPU in any type: run the model on ``"mps"``.
+    Elsewhere look whether ``torch.backends.mkldnn`` is available and enabled.
 
 Example:
     ::
@@ -98,8 +98,8 @@ _SLOW: Final = regex(
 )
 _HALF_TYPES: Final = {"c10::Half": "float16", "c10::BFloat16": "bfloat16"}
 _FIX_TYPE: Final = (
-    "Convert the model to float32 for the CPU, with `model.float()`, and its inputs: this CPU has "
-    "no fast convolution in {}."
+    "Compute in float32 on the CPU: leave out `torch.autocast`, or convert the model and its "
+    "inputs with `.float()`. This CPU has no fast convolution in {}."
 )
 _FIX_MACHINE: Final = (
     'On a Mac, run the model on `torch.device("mps")`; elsewhere see whether '

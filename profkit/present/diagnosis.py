@@ -46,7 +46,7 @@ _REMARKS: Final = (Cause.COLD_START, Cause.UNRECORDED)
 """What the headline names even if it is not what limits the program, in this order."""
 _ONE_TIME: Final = (Cause.COLD_START, Cause.CAPTURE)
 """What happens once per process: later steps are the ones to record."""
-_FAULTY: Final = (Cause.IDLE, Cause.PYTHON, Cause.WAITING, Cause.DATA)
+_FAULTY: Final = (Cause.IDLE, Cause.LIBRARY, Cause.PYTHON, Cause.WAITING, Cause.DATA)
 """What no program has to spend most of its time in: without a finding the reason is unknown."""
 
 

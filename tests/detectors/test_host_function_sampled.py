@@ -100,6 +100,23 @@ def test_the_operators_of_a_line_are_not_its_python_time(found: Found) -> None:
     assert found(recording(functions, busy_python(0.9, 9), MAIN_OPS), RULE) == ()
 
 
+@pytest.mark.parametrize(
+    ("sampled", "is_found"),
+    [
+        (function("main", 20, 100, callee="optimizer.step", library="torch"), False),
+        (function("main", 22, 100, callee="torch.distributions.f", library="torch"), False),
+        (function("main", 20, 100, callee="trainer.fit", library="trainers"), False),
+        (function("main", 22, 100, callee="client.post", library="flask"), True),
+        (function("main", 22, 100, callee="queue.get", library="torch", waits=True), True),
+    ],
+)
+def test_a_librarys_python_around_the_operators_that_it_runs_is_no_function(
+    found: Found, sampled: SampledFunction, *, is_found: bool
+) -> None:
+    findings = found(recording([sampled], busy_python(7, 3), MAIN_OPS), RULE)
+    assert bool(findings) == is_found
+
+
 def test_operators_of_the_backward_pass_and_batches_of_a_loader_do_not_count(found: Found) -> None:
     def step(b: TraceBuilder) -> None:
         b.load(5 * MS)

@@ -33,7 +33,7 @@ def program(operator: str, kind: str | None = None, *, dur_ns: int = 8_000_000) 
     ("kind", "text", "fix"),
     [
         ("c10::Half", " in float16", "no fast convolution in float16"),
-        ("c10::BFloat16", " in bfloat16", "`model.float()`"),
+        ("c10::BFloat16", " in bfloat16", "leave out `torch.autocast`"),
         ("float", "", '`torch.device("mps")`'),
         (None, "", "mkldnn"),
     ],

@@ -74,6 +74,25 @@ def test_the_headline_names_a_function_or_a_wait(
     assert sentence in headline(report_of(tmp_path, b))
 
 
+@pytest.mark.parametrize(
+    ("callee", "library", "sentence"),
+    [
+        ("optimizer.step", "torch", "Python of torch, in optimizer.step(), called at train.py:20"),
+        ("trainer.fit", "trainers", "Python of trainers, in trainer.fit(), called at train.py:20"),
+        ("gc.collect", "", "gc.collect(), called at train.py:20 in main, takes"),
+    ],
+)
+def test_a_librarys_python_around_its_operators_is_named_as_such(
+    tmp_path: Path, callee: str, library: str, sentence: str
+) -> None:
+    functions = [function("main", 20, 100, callee=callee, library=library)]
+    b = recording(functions, busy_python(7, 3), op_lines(aten__mm=20))
+    text = headline(report_of(tmp_path, b))
+    assert sentence in text
+    assert "70% of each 10.0 ms step." in text
+    assert ("No check explains most of this time." in text) == bool(library)
+
+
 def test_the_functions_are_in_the_tables_of_the_steps(tmp_path: Path) -> None:
     report = collected(tmp_path)
     sampled = report.summary.sampled

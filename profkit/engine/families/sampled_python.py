@@ -34,7 +34,8 @@ _MOST: Final = 0.8
 _MIN_OPERATORS: Final = 0.1
 """A function with less operator time per Python time computes one thing, such as a batch; another
 one is a loop of steps, of which each call is a cause of its own."""
-_TORCH: Final = "torch"
+TORCH: Final = "torch"
+"""The package whose calls in a loop run its steps."""
 
 _FileLine = tuple[str, int]
 
@@ -62,6 +63,16 @@ class SampledPlace:
     share: float
     waiting_share: float
     operator_share: float
+
+    @property
+    def is_around_operators(self) -> bool:
+        """Return whether this is a library's own Python around the operators that it runs.
+
+        Such as an optimizer's step, or a trainer's loop of steps: not one thing that the program
+        could do elsewhere or less often.
+        """
+        runs_operators = self.operator_share >= _MIN_OPERATORS * self.share
+        return self.library == TORCH or (bool(self.library) and runs_operators)
 
     def is_certain(self, n_samples: int) -> bool:
         """Return whether so many samples in all show that it takes a share of note."""
@@ -204,7 +215,7 @@ def _places(shares: list[_Share]) -> Iterable[SampledPlace]:
     """Return the places of one function: itself, or in a loop of steps each thing that it calls."""
     python = sum(share.python for share in shares)
     operators = sum(share.operators for share in shares)
-    calls_torch = any(share.function.library == _TORCH for share in shares)
+    calls_torch = any(share.function.library == TORCH for share in shares)
     is_loop = calls_torch or operators >= _MIN_OPERATORS * python
     if not is_loop:
         yield _place(shares)
