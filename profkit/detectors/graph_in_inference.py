@@ -4,7 +4,8 @@ What it finds:
     Forward passes with gradients enabled whose graph is freed unused: no backward pass runs through
     it, and the tensors that it saved are freed within the recording. Validation and inference
     without ``torch.no_grad()`` look like this. ``model.eval()`` does not disable gradients. In a
-    recording without steps and without any backward pass also a graph that is alive at the end.
+    recording without any backward pass, and without steps or with calls of a module as steps, also
+    a graph that is alive at the end.
 
 Why it matters:
     Each operator saves the tensors that its backward needs, so all activations of a forward pass
@@ -136,8 +137,11 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     saved = find_retained_bytes(ctx.events, ctx.tree, nodes, ctx.allocations)
     freed, alive = _find_unused_runs(ctx, nodes, saved, thresholds)
 
-    # Where a program has steps or trains, a backward pass after the recording may use a live graph.
-    has_end = len(ctx.steps) or trains
+    # Where a program trains, a backward pass after the recording may use a live graph. Steps that
+    # are calls of a module have neither an optimizer nor, in the recording, a backward pass.
+    capture = ctx.trace.capture
+    is_of_modules = capture is not None and capture.steps == "module"
+    has_end = trains or (len(ctx.steps) and not is_of_modules)
     for runs, is_alive in ((freed, False), *([] if has_end else [(alive, True)])):
         for same_line in _group_by_first_line(ctx, nodes, runs):
             is_node = np.isin(nodes.run, same_line)

@@ -92,20 +92,50 @@ def names_in(trace: dict[str, Any]) -> list[str]:
     return [event["name"] for event in trace["traceEvents"]]
 
 
-@needs_all_threads
-def test_a_prelude_with_enough_events_collects_no_more_and_ends_there(
-    opened: Opened, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def soon_full(monkeypatch: pytest.MonkeyPatch) -> Prelude:
+    """A prelude that has enough events at once."""
     monkeypatch.setattr(prelude, "MIN_CPU_S", 0.0)
     monkeypatch.setattr(prelude, "MAX_EVENTS", -1)
-    begin = Prelude("whole", Options(quiet=True, stacks=False, memory=False))
+    return Prelude("whole", Options(quiet=True, stacks=False, memory=False))
+
+
+def wait_until_muted(begun: Prelude) -> None:
+    began_s = time.monotonic()
+    while begun.session is not None and not begun.session.is_muted:
+        assert time.monotonic() - began_s < 20
+        time.sleep(0.01)
+
+
+@needs_all_threads
+def test_a_prelude_begins_again_at_the_first_module_alone(
+    opened: Opened, soon_full: Prelude
+) -> None:
+    soon_full.begin()
+    torch.ones(3).exp()
+    wait_until_muted(soon_full)
+    soon_full.module_called()
+    torch.ones(3).cos()
+    wait_until_muted(soon_full)
+    # A step that begins here may never end, and this is what there is of the run.
+    soon_full.module_called()
+    soon_full.finish()
+    assert soon_full.session is not None
+    names = names_in(opened(soon_full.session.path))
+    assert "aten::exp" not in names
+    assert "aten::cos" in names
+
+
+@needs_all_threads
+def test_a_prelude_with_enough_events_collects_no_more_and_ends_there(
+    opened: Opened, soon_full: Prelude
+) -> None:
+    begin = soon_full
     begin.begin()
     assert begin.is_recording
     torch.ones(3).exp()
     began_s = time.monotonic()
-    while begin.session is not None and not begin.session.is_muted:
-        assert time.monotonic() - began_s < 20
-        time.sleep(0.01)
+    wait_until_muted(begin)
     torch.ones(3).cos()
     time.sleep(0.3)
     begin.finish()

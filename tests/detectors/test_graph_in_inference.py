@@ -5,6 +5,7 @@ from contextlib import AbstractContextManager, nullcontext
 
 import pytest
 
+from profkit.model.capture_info import CaptureInfo, StepKind
 from profkit.model.finding import Finding
 from profkit.model.report import Report
 from profkit.testing import TraceBuilder
@@ -198,6 +199,19 @@ def test_where_it_may_be_the_forward_pass_of_a_training_step_it_is_a_note(
 ) -> None:
     (finding,) = found(alone(training_flag).b, RULE)
     assert (finding.severity, finding.confidence) == ("note", "low")
+
+
+@pytest.mark.parametrize(("steps", "n"), [("module", 1), ("loader", 0), ("optimizer", 0)])
+def test_a_live_graph_of_steps_that_are_calls_of_a_module_is_a_note(
+    found: Found, steps: StepKind, n: int
+) -> None:
+    program = Program()
+    program.b.capture = CaptureInfo(version="1", name="generate", steps=steps)
+    for _ in range(3):
+        with program.b.step():
+            program.evaluate()
+    findings = found(program.b, RULE)
+    assert [finding.confidence for finding in findings] == ["low"] * n
 
 
 def test_without_steps_what_was_freed_before_the_end_does_not_count(found: Found) -> None:

@@ -164,6 +164,15 @@ def test_on_a_cpu_a_read_is_a_note_without_a_cost(found: Found) -> None:
     assert "on a GPU" in finding.message
 
 
+def test_on_a_cpu_a_read_of_no_known_line_is_no_note(found: Found) -> None:
+    b = TraceBuilder()
+    for _ in range(2):
+        with b.step():
+            b.compute("aten::mm", 10_000)
+            b.item(on_device=False)
+    assert found(b, RULE) == ()
+
+
 def test_a_recurrent_network_on_a_cpu_uses_no_device(found: Found) -> None:
     b = reading_on_the_cpu()
     with b.step():

@@ -64,3 +64,16 @@ def sum_operators_ns(roots: list[Any], closed: Container[str]) -> int:
         elif scope is not None:
             total_ns += event.duration_time_ns
     return total_ns
+
+
+def count(roots: list[Any]) -> int:
+    """Return the number of events.
+
+    Args:
+        roots: The event tree.
+    """
+    n_events, pending = 0, list(roots)
+    while pending:
+        n_events += len(pending)
+        pending = [child for event in pending for child in event.children]
+    return n_events

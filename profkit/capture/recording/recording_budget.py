@@ -29,6 +29,8 @@ EVENT_S: Final = 28e-6
 """What an event costs in all. Measured: 21 to 29 µs, of which 5 to 8 µs are those of stopping."""
 STOP_EVENT_S: Final = 6.5e-6
 """What stopping a recording takes per event."""
+MAX_COUNTED: Final = 100_000
+"""More events are not counted, in 2 µs each, where the time of stopping tells too few apart."""
 EVENT_BYTES: Final = 270
 """The least heap memory that an event takes. Measured: 274 to 560 bytes with some thousand events
 or more."""
@@ -114,11 +116,19 @@ class StepBudget:
             main: The recorded steps, stopped.
             n_recorded: Their number.
         """
-        self._events_s = _cost_of_events_s(main, n_recorded, self._slowness)
+        stop_s = main.cost.stop_cpu_ns / 1e9 / self._slowness
+        # Those of devices are collected at the stop, which took 15 µs per event on an H100.
+        n_events = main.cost.n_exported or stop_s / STOP_EVENT_S
+        self._events_s = _cost_of_events_s(n_events, stop_s, n_recorded)
         self._n_calls = _most_calls(main, self._slowness) / max(n_recorded, 1)
-        left_s = self._budget.left_s()
-        if self._events_s <= left_s < self._lines_s():
-            self._counter.start()
+        if self._lines_s() <= self._budget.left_s():
+            return
+
+        if not main.cost.n_exported and n_events <= MAX_COUNTED:
+            self._events_s = _cost_of_events_s(main.count_events(), stop_s, n_recorded)
+        # Counted even where the events alone are too dear yet: a long run affords them later, and
+        # never the most calls that a step can have.
+        self._counter.start()
 
     def affords_lines(self) -> bool:
         """Return whether a step with stacks is affordable, besides the recorded ones."""
@@ -136,12 +146,15 @@ class StepBudget:
         return self._events_s + CALL_S * self._n_calls
 
 
-def _cost_of_events_s(main: ProfilerRecording, n_recorded: int, slowness: float) -> float:
-    """Return what a further step costs without its calls, with the rest of the recorded ones."""
-    stop_s = main.cost.stop_cpu_ns / 1e9 / slowness
-    # Those of devices are collected at the stop, which took 15 µs per event on an H100.
-    n_ops = main.cost.n_exported or stop_s / STOP_EVENT_S
-    return n_ops * EVENT_S / max(n_recorded, 1) + max(0.0, n_ops * EVENT_S - stop_s)
+def _cost_of_events_s(n_events: float, stop_s: float, n_recorded: int) -> float:
+    """Return what a further step costs without its calls, with the rest of the recorded ones.
+
+    Args:
+        n_events: Events of the recorded steps.
+        stop_s: What stopping their recording took.
+    """
+    rest_s = max(0.0, n_events * EVENT_S - stop_s)
+    return n_events * EVENT_S / max(n_recorded, 1) + rest_s
 
 
 def _most_calls(main: ProfilerRecording, slowness: float) -> float:

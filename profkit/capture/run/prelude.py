@@ -46,6 +46,7 @@ class Prelude:
         self._name = name
         self._options = options
         self._session: Session | None = None
+        self._is_set_up = False
         self._sampler = StackSampler()
         self._is_over = threading.Event()
         self._thread = threading.get_ident()
@@ -78,12 +79,14 @@ class Prelude:
             self._session.writer.sampled = self._summarize_samples
             own_threads.start(self._mute_in_time)
 
-    def begin_again_if_muted(self) -> None:
+    def module_called(self) -> None:
         """Record from this safe point on, if what came before has had too many events.
 
-        The first call of a module tells more than how the program set itself up.
+        The first call of a module tells more than how the program set itself up. A later one may be
+        the last, after which there is nothing to record.
         """
-        if self._session is not None and self._session.is_muted:
+        is_first, self._is_set_up = not self._is_set_up, True
+        if is_first and self._session is not None and self._session.is_muted:
             self.drop()
             self.begin()
 

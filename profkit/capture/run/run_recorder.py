@@ -128,9 +128,9 @@ class RunRecorder:
             self._prelude.begin()
 
     def module_called(self) -> None:
-        """Record from here on if what came before was too much; the first module is called."""
+        """Record from here on if this is the first module, and what came before was too much."""
         if self.state.kind is None and safe_points.is_safe():
-            self._prelude.begin_again_if_muted()
+            self._prelude.module_called()
 
     def use_kind(self, kind: StepKind, n_steps: int) -> None:
         """Take another kind of step, from the end of step on that is reported next.

@@ -84,7 +84,9 @@ class StepMonitors:
         """Use steps of another source from now on."""
         self._recorder.use_kind(source, _UNCOUNTED[source])
         if self._make_leak_monitor is not None:
-            self.leak_monitor = self._make_leak_monitor(source)
+            earlier, self.leak_monitor = self.leak_monitor, self._make_leak_monitor(source)
+            if earlier is not None:
+                self.leak_monitor.follow(earlier.budget_spent())
         return self
 
     def step(self) -> None:

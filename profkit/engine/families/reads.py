@@ -258,8 +258,8 @@ def _report_on_cpu(
     for location, line_rows in lines:
         if len(line_rows) < (1 if len(ctx.steps) == 1 else thresholds.min_reads_count):
             continue
-        # Reads of no known line and in no step are a library's, and cost nothing.
-        if location.file is None and not len(ctx.steps):
+        # A read that costs nothing is worth a note only where the program could leave it out.
+        if location.file is None or find_library_function(ctx, line_rows):
             continue
 
         read, fix = texts(line_rows)

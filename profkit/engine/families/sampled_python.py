@@ -27,6 +27,8 @@ from profkit.model.torch_names import BACKWARD
 MIN_SHARE: Final = 0.05
 """A function that takes less of the steps is not named: with a hundred samples, as many as that may
 be there by chance."""
+_MIN_SAMPLES: Final = 4
+"""Fewer samples name no function, however long each of them stands for."""
 _N_ERRORS: Final = 2
 """Standard errors by which a share has to exceed it."""
 _MOST: Final = 0.8
@@ -76,7 +78,8 @@ class SampledPlace:
 
     def is_certain(self, n_samples: int) -> bool:
         """Return whether so many samples in all show that it takes a share of note."""
-        return is_beyond_chance(self.share, n_samples, MIN_SHARE)
+        is_seen_often = self.n_samples >= _MIN_SAMPLES
+        return is_seen_often and is_beyond_chance(self.share, n_samples, MIN_SHARE)
 
 
 def is_beyond_chance(share: float, n_samples: int, least: float) -> bool:

@@ -20,6 +20,7 @@ from profkit.capture.recording.recording_budget import (
     EVENTS_PER_S,
     FREE_S,
     MAX_SHARE,
+    STOP_EVENT_S,
     Events,
     RecordingBudget,
     StepBudget,
@@ -114,9 +115,18 @@ def test_what_the_program_allocates_is_no_event_that_its_time_was_too_short_for(
     assert not steps.affords_step(1)
 
 
-def recorded(*, stop_s: float, thread_s: float, operators_s: float, n_exported: int = 0) -> Any:  # noqa: ANN401
-    """Recorded steps of which only their times are known."""
+def recorded(
+    *,
+    stop_s: float,
+    thread_s: float,
+    operators_s: float,
+    n_exported: int = 0,
+    n_events: float | None = None,
+) -> Any:  # noqa: ANN401  (a stand-in)
+    """Recorded steps of which only their times are known, and their number of events."""
+    n_stopped = stop_s / STOP_EVENT_S
     return SimpleNamespace(
+        count_events=lambda: n_stopped if n_events is None else n_events,
         cost=SimpleNamespace(stop_cpu_ns=round(stop_s * 1e9), n_exported=n_exported),
         cpu=SimpleNamespace(thread_ns=round(thread_s * 1e9)),
         operators_ns=lambda: round(operators_s * 1e9),
@@ -194,6 +204,24 @@ def test_a_slow_processor_affords_as_much_as_a_quick_one(
         busy = recorded(stop_s=stop_s * slowness, thread_s=slowness, operators_s=slowness)
         steps.recording_ended(busy, 3)
         assert steps.affords_lines() == is_affordable
+
+
+def test_events_are_counted_where_the_time_of_stopping_says_too_many() -> None:
+    steps = Process().steps()
+    slow = recorded(stop_s=0.4, thread_s=1.0, operators_s=1.0, n_events=15_000)
+    steps.recording_ended(slow, 3)
+    assert steps.affords_lines(), "stopping them took four times as long as usual"
+    steps.end()
+
+
+def test_calls_are_counted_though_the_events_are_too_dear_yet() -> None:
+    process = Process()
+    steps = process.steps()
+    steps.recording_ended(recorded(stop_s=0.4, thread_s=2.0, operators_s=1.0), 1)
+    call_often(100)
+    assert not steps.affords_lines()
+    process.now_s = 1.2 * FREE_S / MAX_SHARE * 0.4 / STOP_EVENT_S * EVENT_S * 2
+    assert steps.affords_lines(), "the most calls of a second would cost far more"
 
 
 class Cell(torch.nn.Module):

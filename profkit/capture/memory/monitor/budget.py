@@ -88,6 +88,19 @@ class _Spent:
     next_ns: float = 0.0
 
 
+@dataclass(frozen=True)
+class BudgetSpent:
+    """What monitors of one program have spent of its budget.
+
+    Attributes:
+        began_ns: When the first one began, by ``time.perf_counter_ns``; 0 if none has.
+        cpu_ns: CPU time by kind of work.
+    """
+
+    began_ns: int = 0
+    cpu_ns: dict[Work, int] = field(default_factory=dict)
+
+
 class Clock:
     """Measures the time spent on monitoring and compares it with the budget.
 
@@ -103,11 +116,25 @@ class Clock:
         self._slowness = slowness
         self.began_unix_us = 0
         self._began_ns = 0
+        self._earlier = BudgetSpent()
         self._spent: dict[Work, _Spent] = {}
         self._sampling_ns = 0
         self._mean_step_ns: float | None = None
         self._step = 0
         self._step_ns = 0
+
+    def follow(self, earlier: BudgetSpent) -> None:
+        """Let the budget be that of earlier monitors, with what they have spent of it.
+
+        A program that makes a new optimizer for each epoch may have one monitor after the other.
+        """
+        self._earlier = earlier
+
+    def budget_spent(self) -> BudgetSpent:
+        """Return what was spent, here and in earlier monitors."""
+        works = self._spent.keys() | self._earlier.cpu_ns.keys()
+        cpu_ns = {work: self._cpu_ns(work) for work in works}
+        return BudgetSpent(self._earlier.began_ns or self._began_ns, cpu_ns)
 
     def monitored_ns(self) -> int:
         """Return the time since the first work; 0 before."""
@@ -119,13 +146,13 @@ class Clock:
         Args:
             expected_ns: Expected CPU time, if known; if not, the first time is always allowed.
         """
-        spent = self._spent.get(work, _Spent())
-        share_ns = self._budget.share.get(work, 0.0) * self.monitored_ns()
+        spent, spent_ns = self._spent.get(work, _Spent()), self._cpu_ns(work)
+        share_ns = self._budget.share.get(work, 0.0) * self._budgeted_ns()
         allowed_ns = max(self._free_ns(work), share_ns)
         next_ns = max(spent.next_ns, expected_ns)
 
         # What was never done has no known cost: the first time shows it.
-        return (spent.n == 0 and not expected_ns) or spent.cpu_ns + next_ns <= allowed_ns
+        return (not spent_ns and not expected_ns) or spent_ns + next_ns <= allowed_ns
 
     def affords_one(self, work: Work, at_most_s: float = math.inf) -> bool:
         """Tell whether doing some work once takes no longer than is always allowed of it.
@@ -150,18 +177,26 @@ class Clock:
             return 0
 
         # Time that must pass until the share of it has grown to what the work costs.
-        missing_ns = (spent.cpu_ns + spent.next_ns) / share - self.monitored_ns()
+        missing_ns = (self._cpu_ns(work) + spent.next_ns) / share - self._budgeted_ns()
         return int(min(missing_ns / self._mean_step_ns, sys.maxsize))
 
     def affords_sites(self) -> bool:
         """Tell whether sampling allocation sites has stayed within the budget."""
-        share_ns = self._budget.share.get("sites", 0.0) * self.monitored_ns()
+        share_ns = self._budget.share.get("sites", 0.0) * self._budgeted_ns()
         return self._sampling_ns <= max(self._free_ns("sites"), share_ns)
 
     def is_within_share(self, work: Work) -> bool:
         """Tell whether some work has cost no more than its share, ignoring the free seconds."""
-        spent = self._spent.get(work, _Spent())
-        return spent.cpu_ns <= self._budget.share[work] * self.monitored_ns()
+        return self._cpu_ns(work) <= self._budget.share[work] * self._budgeted_ns()
+
+    def _cpu_ns(self, work: Work) -> int:
+        """Return what some work has cost so far, here and in earlier monitors, in CPU time."""
+        return self._spent.get(work, _Spent()).cpu_ns + self._earlier.cpu_ns.get(work, 0)
+
+    def _budgeted_ns(self) -> int:
+        """Return the time of whose shares the budget consists; 0 before the first work."""
+        began_ns = self._earlier.began_ns or self._began_ns
+        return time.perf_counter_ns() - began_ns if began_ns else 0
 
     def _free_ns(self, work: Work) -> float:
         """Return what is always allowed of some work, in nanoseconds of this processor."""

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
-from profkit.capture.memory.monitor.budget import Budget
+from profkit.capture.memory.monitor.budget import Budget, BudgetSpent
 from profkit.capture.memory.monitor.growth_inspections import Classified, GrowthInspections
 from profkit.capture.memory.monitor.instruments import Instruments
 from profkit.capture.memory.monitor.live_tensors import MAX_STORAGES
@@ -87,6 +87,14 @@ class LeakMonitor:
         self._may_sample_sites = may_sample_sites
         self._is_tracing = is_tracing
         self._not_measured: list[str] = []
+
+    def budget_spent(self) -> BudgetSpent:
+        """Return what monitoring the program has cost so far."""
+        return self._instruments.clock.budget_spent()
+
+    def follow(self, earlier: BudgetSpent) -> None:
+        """Spend what an earlier monitor of the same program has left of its budget."""
+        self._instruments.clock.follow(earlier)
 
     @property
     def is_own_process(self) -> bool:

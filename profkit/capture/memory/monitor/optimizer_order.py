@@ -30,6 +30,9 @@ _MIN_INNER_STEPS: Final = 2
 _MAX_ANEW: Final = 16
 """Optimizers that are freed, one after the other, after which a program is taken to make a new one
 for each step: the count does not begin anew with the next one."""
+_MAX_INNER_STEPS: Final = 16
+"""A leader that has stepped more often when it is freed was none within a step: a program that
+makes an optimizer for each epoch or fold goes on with its steps."""
 _MIN_OUTLIVED: Final = 2
 """Leading optimizers that another one must have outlived to be the outer one in the long run."""
 _MAX_GONE: Final = 1
@@ -103,7 +106,7 @@ class OptimizerOrder:
         reign_led: Steps that had been counted when the leader took the lead.
         reign_event: Steps of all optimizers by then.
         is_outer: Whether the leader is known to step less often than others.
-        n_freed: Leaders that were freed.
+        n_freed: Leaders that were freed and may have stepped within a step.
         n_gone: Leaders that have stopped.
         begins_anew: Whether the count begins anew with the leader's next step.
     """
@@ -179,7 +182,10 @@ def _without_freed(order: OptimizerOrder, freed: frozenset[int]) -> OptimizerOrd
         replace(follower, n_outlived=follower.n_outlived + (follower.last > order.reign_event))
         for follower in order.followers
     )
-    return replace(order, leader=None, followers=outlived, n_freed=order.n_freed + 1)
+    # After one that trained for itself, no count is given up for the next one.
+    is_inner = leader.n <= _MAX_INNER_STEPS
+    n_freed = order.n_freed + 1 if is_inner else _MAX_ANEW + 1
+    return replace(order, leader=None, followers=outlived, n_freed=n_freed)
 
 
 def _as_outer(order: OptimizerOrder) -> OptimizerOrder:

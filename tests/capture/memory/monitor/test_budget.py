@@ -68,6 +68,22 @@ def test_free_seconds_are_those_of_the_processor_that_was_measured(times: Times)
         assert clock.affords_one("inspection"), "alone it takes no more than is free"
 
 
+def test_one_monitor_after_the_other_has_one_budget(times: Times) -> None:
+    budget = Budget({"inspection": 0.3, "sites": 0.0}, {"inspection": 0.1, "sites": 0.0})
+    clocks = [Clock(budget)]
+    spend(clocks[0], times, "inspection", 100)
+    for _ in range(2):
+        clocks.append(Clock(budget))
+        clocks[-1].follow(clocks[-2].budget_spent())
+        assert clocks[-1].affords("inspection", 0.1 * SECOND)
+        spend(clocks[-1], times, "inspection", 100)
+
+    assert not clocks[-1].affords("inspection")
+    times.now_ns += 4 * SECOND
+    assert clocks[-1].affords("inspection"), "0.4 s are a tenth of the time since the first began"
+    assert clocks[-1].cost().total_ns == 100_000_000, "what it has cost itself"
+
+
 def test_the_first_work_of_a_kind_is_allowed_if_its_cost_is_unknown(times: Times) -> None:
     clock = Clock(Budget({"inspection": 0.0}, {"inspection": 0.0}))
     assert clock.affords("inspection")

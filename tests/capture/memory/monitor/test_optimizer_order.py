@@ -265,6 +265,19 @@ def test_a_new_optimizer_for_each_step_that_is_freed_counts() -> None:
     assert order.phase is OrderPhase.FINDING
 
 
+@pytest.mark.parametrize(("n_in_epoch", "n_counted"), [(17, 170), (30, 300), (10, 10)])
+def test_a_new_optimizer_for_each_epoch_begins_no_count_anew(
+    n_in_epoch: int, n_counted: int
+) -> None:
+    events: list[Event] = []
+    for epoch in range(10):
+        events += [(epoch, frozenset({epoch - 1}))] + [(epoch, frozenset())] * (n_in_epoch - 1)
+    n_steps, order = count(events)
+    assert n_steps == n_counted, "a short one may be the inner one of an optimizer that follows"
+    assert order.leader is not None
+    assert order.leader.key == 9
+
+
 def test_no_more_optimizers_are_remembered_than_the_limit() -> None:
     _, order = count([(key, frozenset()) for key in range(MAX_REMEMBERED + 50)])
     assert len(order.followers) == MAX_REMEMBERED
