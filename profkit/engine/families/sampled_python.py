@@ -70,8 +70,8 @@ class SampledPlace:
     def is_around_operators(self) -> bool:
         """Return whether this is a library's own Python around the operators that it runs.
 
-        Such as an optimizer's step, or a trainer's loop of steps: not one thing that the program
-        could do elsewhere or less often.
+        Such as an optimizer's step, or a trainer's loop of steps, which the program cannot call
+        elsewhere or less often.
         """
         runs_operators = self.operator_share >= _MIN_OPERATORS * self.share
         return self.library == TORCH or (bool(self.library) and runs_operators)
