@@ -38,7 +38,7 @@ _LABELS: Final = {
     "data": "waiting for data",
     "python": "outside operators",
 }
-MIN_SAMPLES: Final = 20
+MIN_SAMPLES: Final = 10
 """Fewer samples of running threads name no function in the headline, nor on a screen of text."""
 MIN_SKEW: Final = 1.5
 """The ratio of mean to median step time above which the mean describes no step."""
