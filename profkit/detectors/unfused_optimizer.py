@@ -51,6 +51,7 @@ from typing import Final
 
 import numpy as np
 
+from profkit.engine.families.tensor_loops import KEPT_ON_GPU
 from profkit.index.distinct import distinct
 from profkit.index.intervals import covered_by
 from profkit.index.runtime_calls import rows_named
@@ -121,14 +122,10 @@ _ELEMENTWISE: Final = regex(
     r"|zero|zeros_like)_?$"
 )
 """Operators that optimizers run for each parameter; not ``_foreach_`` and ``_fused_`` ones."""
-_KEPT_ON_GPU: Final = 0.1
-"""Share of the operators' time on the host that remains: in recordings of ResNets one ``_foreach_``
-operator for 62 tensors took as long as two to six operators for one tensor (3 to 10 %), and longer
-where the host waited meanwhile. The basis of the cost is an estimate for this reason."""
 _KEPT_ON_CPU: Final = {"Adam": 0.35, "AdamW": 0.35, "Adagrad": 0.65, "SGD": 0.85}
-"""The same on a CPU, at most. Measured with torch 2.13 for 10 to 161 parameters of 1.3 to 4 million
-elements: Adam and AdamW 0.16 to 0.31, SGD with momentum 0.34 to 0.84, Adagrad 0.32 to 0.41, and
-0.37 to 0.61 in its pull request."""
+"""Share of the operators' time on a CPU that remains at most. Measured with torch 2.13 for 10 to
+161 parameters of 1.3 to 4 million elements: Adam and AdamW 0.16 to 0.31, SGD with momentum 0.34 to
+0.84, Adagrad 0.32 to 0.41, and 0.37 to 0.61 in its pull request."""
 # The versions of torch that brought `fused=True` for CUDA.
 _FUSED_ON_GPU: Final = {"Adam": "1.13", "AdamW": "2.0", "SGD": "2.3"}
 # Optimizers that have a foreach implementation and, on GPUs, no fused one.
@@ -162,7 +159,7 @@ def _build_findings(
     """
     optimizer = torch_names.OPTIMIZER_STEP.sub("", name).removesuffix(".step")
     work, _ = ctx.launched_by(ops)
-    kept = _KEPT_ON_GPU if len(work) else _KEPT_ON_CPU.get(optimizer, 1.0)
+    kept = KEPT_ON_GPU if len(work) else _KEPT_ON_CPU.get(optimizer, 1.0)
     change = ProgramChange(scaled=((ops, kept),))
     cost = ctx.time_cost(change, "estimate")
     if not cost.ns or not reaches_share(ctx, cost.ns, thresholds.min_saved_share):

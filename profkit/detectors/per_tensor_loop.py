@@ -1,0 +1,198 @@
+"""KER014 per-tensor-loop: a loop runs a small kernel for each of many tensors.
+
+What it finds:
+    Elementwise operators in place, or norms, that the program itself calls on one tensor after the
+    other on a GPU, outside of an optimizer's step: a moving average of the weights, clipping or
+    zeroing of gradients, an update of its own. The tensors have several shapes, and the operators
+    have versions for lists of tensors (``torch._foreach_*``).
+
+Why it matters:
+    Each operator costs the host some microseconds whatever its size, and each kernel is often
+    shorter than its launch. The cost is what the steps take less in a replay of the recording in
+    which these operators take a tenth of their time on the host, with all kernels kept. One kernel
+    for many tensors takes less time, too; that is not in the figure.
+
+How to fix it:
+    Call the operator once with lists of all tensors. For a moving average of weights there is
+    ``torch.optim.swa_utils.AveragedModel`` with ``get_ema_multi_avg_fn``, for clipping
+    ``torch.nn.utils.clip_grad_norm_`` and ``clip_grad_value_``, for gradients
+    ``optimizer.zero_grad()``.
+
+Example:
+    ::
+
+        for average, weight in zip(averages, weights):
+            average.mul_(0.999).add_(weight, alpha=0.001)
+
+Use instead:
+    ::
+
+        torch._foreach_lerp_(averages, weights, 0.001)
+
+Reads:
+    Operators (``name``, ``Input Dims``, ``ts_ns`` and ``dur_ns`` in nanoseconds), the annotations
+    of optimizers, the kernels that they launched, source lines.
+
+When to ignore this:
+    The tensors are not there at the same time, or each depends on the one before.
+
+Source:
+    ``torch.optim.swa_utils`` and ``torch.nn.utils.clip_grad_norm_`` (``foreach``) in PyTorch's
+    documentation; ``torch/_foreach`` operators in
+    ``aten/src/ATen/native/native_functions.yaml``.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+
+from profkit.engine.families.tensor_loops import KEPT_ON_GPU
+from profkit.index.distinct import distinct
+from profkit.index.intervals import covered_by
+from profkit.index.runtime_calls import rows_named
+from profkit.rule import (
+    NO_ROW,
+    Category,
+    Context,
+    Finding,
+    ProgramChange,
+    Rows,
+    RuleInfo,
+    at_first,
+    dataclass,
+    event_ids,
+    format_count,
+    format_share,
+    in_windows,
+    known_locations,
+    needs,
+    reaches_share,
+    regex,
+    time_per_step,
+    torch_names,
+    windows_ns,
+)
+
+INFO = RuleInfo(
+    id="KER014",
+    name="per-tensor-loop",
+    title="A loop runs a kernel for each tensor",
+    severity="warning",
+    needs=(needs.OPERATORS, needs.DEVICE_WORK, needs.SHAPES),
+    since="0.2.0",
+)
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """When a loop over tensors is a finding.
+
+    Attributes:
+        min_operators_count: Minimum operators of the loop per step.
+        min_shapes_count: Minimum different shapes: a loop over time has tensors of one shape, each
+            of which depends on the one before.
+        min_saved_share: Minimum share of the steps that the fix saves.
+        warning_share: Share from which it is a warning.
+    """
+
+    min_operators_count: int = 20
+    min_shapes_count: int = 3
+    min_saved_share: float = 0.01
+    warning_share: float = 0.03
+
+
+_FOREACH: Final = regex(
+    r"^aten::((abs|add|addcdiv|addcmul|clamp_max|clamp_min|copy|div|exp|lerp|mul|neg|pow|reciprocal"
+    r"|sqrt|sub|zero)_|norm|linalg_vector_norm)$"
+)
+"""Operators of which there is one for lists of tensors; those for new tensors are left out, since
+they are parts of networks."""
+_NORMS: Final = frozenset({"norm", "linalg_vector_norm"})
+_OF_AVERAGES: Final = frozenset({"lerp_", "mul_"})
+_MAX_LINES: Final = 3
+_MAX_NAMES: Final = 2
+
+
+def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
+    """Yield a finding for each function that runs an operator for each of many tensors."""
+    rows = _find_direct_operators(ctx)
+    # A loop may have one line for each operator, and they have one cure.
+    by_function: dict[tuple[str | None, str | None], list[Rows]] = {}
+    for location, line_rows in ctx.by_line(rows):
+        if location.file is not None:
+            by_function.setdefault((location.file, location.function), []).append(line_rows)
+
+    n_steps = max(1, len(ctx.steps))
+    for lines in by_function.values():
+        loop = np.sort(np.concatenate(lines))
+        n_shapes = len(np.unique(ctx.events.input_dims.at(loop)))
+        if len(loop) < thresholds.min_operators_count * n_steps:
+            continue
+        if n_shapes >= thresholds.min_shapes_count:
+            yield from _build_finding(ctx, thresholds, loop, n_shapes)
+
+
+def _find_direct_operators(ctx: Context) -> Rows:
+    """Find the operators in the steps that the program itself calls and that launch kernels."""
+    events, tree = ctx.events, ctx.tree
+    rows = np.flatnonzero(rows_named(events, _FOREACH, Category.OP))
+    rows = rows[in_windows(ctx, rows)]
+
+    # Those of an optimizer are another finding's; within operators they are PyTorch's own.
+    is_step = rows_named(events, torch_names.OPTIMIZER_STEP, Category.ANNOTATION, Category.OP)
+    rows = rows[tree.enclosing(is_step | (events.category == Category.OP))[rows] == NO_ROW]
+
+    # A copy by the copy engine has no version for lists.
+    work, launching = ctx.launched_by(rows)
+    return distinct(launching[np.isin(work, events.kernels)].astype(np.intp))
+
+
+def _build_finding(
+    ctx: Context, thresholds: Thresholds, loop: Rows, n_shapes: int
+) -> Iterator[Finding]:
+    """Yield the finding on a function's operators, if one operator for all saves enough."""
+    change = ProgramChange(scaled=((loop, KEPT_ON_GPU),))
+    cost = ctx.time_cost(change, "estimate")
+    if not cost.ns or not reaches_share(ctx, cost.ns, thresholds.min_saved_share):
+        return
+
+    events = ctx.events
+    locations = known_locations(*ctx.costliest_lines(loop, _MAX_LINES, events.dur_ns[loop]))
+    spent = covered_by(events, loop)
+    work, _ = ctx.launched_by(loop)
+    n_ops = format_count(round(len(loop) / max(1, len(ctx.steps))))
+    each = " per step" if len(ctx.steps) else ""
+    yield INFO.finding(
+        severity="warning" if reaches_share(ctx, cost.ns, thresholds.warning_share) else "note",
+        confidence="medium",
+        message=(
+            f"The loop{at_first(locations)} runs {n_ops} operators{each} on one tensor after the "
+            f"other, of {n_shapes} shapes. They take {time_per_step(ctx, spent.total_ns)} "
+            f"({format_share(spent.total_ns / windows_ns(ctx))}) on the host for "
+            f"{time_per_step(ctx, covered_by(events, work).total_ns)} of kernels."
+        ),
+        fix=_suggest_fix(ctx, loop),
+        locations=locations,
+        n=len(loop),
+        cost=cost,
+        evidence={"operators_ns": spent.total_ns, "events": event_ids(ctx, loop)},
+        spans=spent.pairs(),
+        change=change,
+    )
+
+
+def _suggest_fix(ctx: Context, loop: Rows) -> str:
+    """Return the operators for lists that do the same, the most frequent first."""
+    names = Counter(ctx.events.name_of(row).removeprefix("aten::") for row in loop.tolist())
+    # Both norms are the same one for lists.
+    lists = ["norm" if name in _NORMS else name for name, _ in names.most_common(_MAX_NAMES)]
+    calls = " and ".join(f"`torch._foreach_{name}`" for name in dict.fromkeys(lists))
+    fix = f"Call {calls} once with lists of all tensors."
+    if not _OF_AVERAGES.isdisjoint(names):
+        fix += (
+            " For an average of the weights use `torch.optim.swa_utils.AveragedModel` with "
+            "`get_ema_multi_avg_fn`."
+        )
+    return fix
