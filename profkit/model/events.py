@@ -110,7 +110,8 @@ class SparseColumn:
     def _places(self, rows: npt.NDArray[np.integer[Any]]) -> npt.NDArray[np.integer[Any]]:
         """Find the places of some rows among the rows with a value. Shape of ``rows``."""
         if len(rows) < len(self.rows):
-            place = np.searchsorted(self.rows, rows)
+            # Of another type they would make NumPy convert all rows of the column at each call.
+            place = np.searchsorted(self.rows, rows.astype(self.rows.dtype))
             place[place == len(self.rows)] = 0
             return place
         # For most rows of a recording a table is faster. Its last place belongs to no row.

@@ -74,7 +74,12 @@ def measure_op_work(events: EventTable, tree: CallTree) -> OpWork:
     # Programs repeat their calls, so that only distinct ones are parsed.
     first, call = _find_distinct_calls(events, rows)
     unknown = (UNKNOWN, UNKNOWN, 0, 0)
-    figures = [_measure_call(events, int(row)) or unknown for row in rows[first]]
+    texts = zip(*(_texts(events, column, rows[first]) for column in _inputs(events)), strict=True)
+    names = events.name[rows[first]].tolist()
+    figures = [
+        _measure_call(events.names[name], inputs) or unknown
+        for name, inputs in zip(names, texts, strict=True)
+    ]
     columns = np.array(figures, dtype=np.int64).reshape(-1, 4)[call].T
 
     score = np.zeros(len(events), dtype=np.int64)
@@ -87,7 +92,7 @@ def measure_op_work(events: EventTable, tree: CallTree) -> OpWork:
 def _find_distinct_calls(events: EventTable, rows: Rows) -> tuple[Rows, Int64s]:
     """Find one call of each kind, and the kind of each call, by operator and inputs."""
     kind = events.name[rows].astype(np.int64)
-    for column in (events.input_dims, events.input_types, events.concrete_inputs):
+    for column in _inputs(events):
         texts = column.at(rows)
         texts[texts == MISSING] = NO_ROW
         _, kind = numbered(kind * (len(events.names) + 1) + texts + 1)
@@ -96,11 +101,13 @@ def _find_distinct_calls(events: EventTable, rows: Rows) -> tuple[Rows, Int64s]:
     return first, kind
 
 
-def _measure_call(events: EventTable, row: int) -> tuple[int, int, int, int] | None:
-    """Return FLOPs, bytes, untyped elements and kind of a call, or None if unknown."""
-    compute = formula(events.name_of(row))
-    columns = (events.input_dims, events.input_types, events.concrete_inputs)
-    inputs = parse_inputs(*(_text(events, column, row) for column in columns))
+def _measure_call(name: str, texts: tuple[str, ...]) -> tuple[int, int, int, int] | None:
+    """Return FLOPs, bytes, untyped elements and kind of a call, or None if unknown.
+
+    Args:
+        texts: The shapes, types and values of its inputs, as recorded.
+    """
+    compute, inputs = formula(name), parse_inputs(*texts)
     work = None if compute is None or inputs is None else compute(inputs)
 
     # No device computes more within one call: larger sizes are made up.
@@ -117,9 +124,15 @@ def _measure_call(events: EventTable, row: int) -> tuple[int, int, int, int] | N
     return work.flops, n_bytes, work.n_untyped, kind
 
 
-def _text(events: EventTable, column: SparseColumn, row: int) -> str:
-    number = int(column.at(np.array([row]))[0])
-    return "" if number == MISSING else events.names[number]
+def _inputs(events: EventTable) -> tuple[SparseColumn, SparseColumn, SparseColumn]:
+    """Return the columns with the shapes, types and values of inputs."""
+    return events.input_dims, events.input_types, events.concrete_inputs
+
+
+def _texts(events: EventTable, column: SparseColumn, rows: Rows) -> list[str]:
+    """Return the texts of a column for some rows, empty where a row has none."""
+    numbers = column.at(rows).tolist()
+    return ["" if number == MISSING else events.names[number] for number in numbers]
 
 
 def _select_innermost_with_most(tree: CallTree, score: Int64s) -> Mask:
