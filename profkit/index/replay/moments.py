@@ -19,7 +19,10 @@ from profkit.model.events import NO_ROW, Category, EventTable, Int32s, Int64s, M
 from profkit.model.torch_names import MARKS, WORKER_DATA_WAIT
 
 READY_BATCH_NS: Final = 1_000_000
-"""Fetching a batch that a worker process has finished takes less than this."""
+"""Fetching a batch that a worker process has finished takes less than this on an idle machine."""
+READY_BATCH_SHARE: Final = 0.1
+"""The same as a share of the time from batch to batch: where workers and operators share the cores,
+fetching a finished batch was seen to take 2 to 5 ms."""
 
 
 @dataclass
@@ -308,9 +311,10 @@ def add_loader(host: Moments, events: EventTable) -> Links:
         end = events.ts_ns[rows] + events.dur_ns[rows]
         arrived = host.add(end, lane, rows, 2)
         # Only two late batches in a row show the workers' pace.
-        late = events.dur_ns[rows] > READY_BATCH_NS
-
-        both = np.flatnonzero(late[:-1] & late[1:])
+        waited_ns, paces_ns = events.dur_ns[rows], np.diff(end)
+        is_late = waited_ns > READY_BATCH_NS
+        is_late_for_pace = waited_ns[1:] > READY_BATCH_SHARE * paces_ns
+        both = np.flatnonzero(is_late[:-1] & is_late[1:] & is_late_for_pace)
         host.add(events.ts_ns[rows[both + 1]], lane, rows[both + 1], 6)
         parts.append((arrived[both], arrived[both + 1], end[both + 1] - end[both]))
     return Links.of(parts)
