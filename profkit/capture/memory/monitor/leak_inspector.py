@@ -4,6 +4,7 @@ An inspection scans all objects, so it is made only once growth is seen, and rar
 made while the program still runs, as the variables of its functions are gone at the end.
 """
 
+import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -467,7 +468,8 @@ _Members = Mapping[SiteGroup, list[tuple[int, LiveStorage]]]
 def _find_tensors(members: _Members) -> dict[int, Any]:
     """Find a tensor on each storage of some groups, by the storage's address.
 
-    All objects are searched only for groups whose known tensors are all gone.
+    All objects are searched only for groups whose known tensors are all gone, and for storages of
+    which only a view is known: what retains the whole of it is what grows.
     """
     tensor_on: dict[int, Any] = {}
     wanted: set[int] = set()
@@ -478,6 +480,7 @@ def _find_tensors(members: _Members) -> dict[int, Any]:
             if storage.tensor is not None and (tensor := storage.tensor()) is not None
         }
         tensor_on.update(known_tensors)
+        wanted.update(address for address, tensor in known_tensors.items() if _is_part(tensor))
         if not known_tensors:
             wanted.update(address for address, _ in storages)
     if wanted:
@@ -486,24 +489,34 @@ def _find_tensors(members: _Members) -> dict[int, Any]:
 
 
 def _select_tensors(tensors: list[Any], wanted: set[int]) -> dict[int, Any]:
-    """Select a tensor on each wanted storage: one with a graph, the last created of several.
+    """Select a tensor on each wanted storage: one with a graph, the largest, the last created.
 
     A node's saved output is a tensor of its own, without a graph, and becomes a Python object when
     a walk reads it. It shares the storage of the output that the program has, whose holder is
-    wanted.
+    wanted. Neither is a view's, if something has the whole.
     """
     tensor_on: dict[int, Any] = {}
-    with_graph = set()
+    ranks: dict[int, tuple[bool, int]] = {}
     for tensor in tensors:
         storage = storage_of(tensor)
         if storage is None or storage[0] not in wanted:
             continue
-        if grad_fn_of(tensor) is not None:
-            with_graph.add(storage[0])
-        elif storage[0] in with_graph:
-            continue
-        tensor_on[storage[0]] = tensor
+        rank = grad_fn_of(tensor) is not None, _n_bytes(tensor)
+        if rank >= ranks.get(storage[0], rank):
+            ranks[storage[0]], tensor_on[storage[0]] = rank, tensor
     return tensor_on
+
+
+def _is_part(tensor: Any) -> bool:  # noqa: ANN401
+    """Return whether a tensor is a view of a part of its storage."""
+    storage = storage_of(tensor)
+    return storage is not None and 0 < _n_bytes(tensor) < storage[1]
+
+
+def _n_bytes(tensor: Any) -> int:  # noqa: ANN401
+    """Return the bytes of a tensor's elements; 0 for a subclass, which may compute its shape."""
+    shape = _shape(tensor)
+    return 0 if shape.dims is None else shape.element_bytes * math.prod(shape.dims)
 
 
 def _choose_examples(

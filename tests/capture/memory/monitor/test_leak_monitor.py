@@ -313,6 +313,20 @@ def test_a_longer_tensor_is_found_beside_a_larger_one_that_does_not_grow() -> No
     assert leak.bytes < 4 << 20
 
 
+def test_the_holder_of_a_longer_tensor_is_named_and_not_that_of_a_view_of_it() -> None:
+    seen, last_value = torch.zeros(0, 64), torch.zeros(())
+
+    def body(_: int) -> None:
+        nonlocal seen, last_value
+        seen = torch.cat([seen, torch.zeros(32, 64)])  # allocated here
+        last_value = seen[-32:, 0].unbind()[-1]
+
+    leak = only(monitored(body))
+    assert code_of(leak).endswith("# allocated here")
+    assert "seen" in holder_of(leak)
+    assert last_value.shape == ()
+
+
 def test_two_longer_tensors_each_have_their_line_holder_and_share() -> None:
     kept = {"keys": torch.zeros(8, 64), "values": torch.zeros(8, 64)}
     KEPT.append(kept)
