@@ -67,6 +67,9 @@ def _suggest_fix(ctx: Context) -> str:
     if ctx.trace.capture is None:
         return "Record with `profkit run`, or with `with_stack=True`."
     if not ctx.steps:
-        return "Mark the steps with `profkit.steps`: one of them is recorded with stacks."
+        # `profkit run` looks at memory between steps, of which it has found none.
+        is_run = ctx.trace.capture.steps == "whole"
+        memory = ", and memory is monitored over all of them" if is_run else ""
+        return f"Mark the steps with `profkit.steps`: one of them is recorded with stacks{memory}."
     # The loop ended before that step, or it was expected to cost too much.
     return "Record more steps: with `--wait 3`, or `wait=3`, one has stacks whatever it costs."

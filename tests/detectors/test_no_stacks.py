@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from profkit.model.capture_info import CaptureInfo
+from profkit.model.capture_info import CaptureInfo, StepKind
 from profkit.model.finding import Finding
 from profkit.model.report import Report
 from profkit.testing import TraceBuilder
@@ -23,11 +23,18 @@ def test_a_recording_without_lines_says_how_to_get_them(found: Found) -> None:
     assert finding.cost.ns is None
 
 
-@pytest.mark.parametrize(("n_steps", "fix"), [(0, "profkit.steps"), (2, "--wait 3")])
+@pytest.mark.parametrize(
+    ("steps", "n_steps", "fix"),
+    [
+        ("entry", 0, "`profkit.steps`: one of them is recorded with stacks."),
+        ("whole", 0, "with stacks, and memory is monitored over all of them."),
+        ("entry", 2, "--wait 3"),
+    ],
+)
 def test_a_recording_of_profkit_is_not_told_to_use_profkit(
-    found: Found, n_steps: int, fix: str
+    found: Found, steps: StepKind, n_steps: int, fix: str
 ) -> None:
-    b = TraceBuilder(capture=CaptureInfo(version="0", name="train"))
+    b = TraceBuilder(capture=CaptureInfo(version="0", name="train", steps=steps))
     for _ in range(n_steps):
         with b.step():
             b.compute("aten::mm", 1_000)
