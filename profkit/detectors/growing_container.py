@@ -146,7 +146,8 @@ def _suggest_holder_fix(leak: Leak) -> str:
     if leak.is_enlarged:
         return (
             f"Keep only the last part of {holder if name else 'the tensor'}, or start it anew for "
-            "each sequence or epoch: it is copied into a longer one each time."
+            "each sequence or epoch. If all of it is needed, collect the parts in a list and call "
+            "`torch.cat` once after the loop: it is copied into a longer one each time."
         )
     if chain is not None and _is_variable_of_threads(chain, leak):
         return (
