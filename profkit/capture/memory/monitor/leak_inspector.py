@@ -493,7 +493,7 @@ def _select_tensors(tensors: list[Any], wanted: set[int]) -> dict[int, Any]:
 
     A node's saved output is a tensor of its own, without a graph, and becomes a Python object when
     a walk reads it. It shares the storage of the output that the program has, whose holder is
-    wanted. Neither is a view's, if something has the whole.
+    wanted. That of a view is not, if something has the whole.
     """
     tensor_on: dict[int, Any] = {}
     ranks: dict[int, tuple[bool, int]] = {}
