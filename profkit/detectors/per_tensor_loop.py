@@ -118,7 +118,7 @@ _MAX_NAMES: Final = 2
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield a finding for each function that runs an operator for each of many tensors."""
     rows = _find_direct_operators(ctx)
-    # A loop may have one line for each operator, and they have one cure.
+    # A loop may have one line for each operator, and they have one fix.
     by_function: dict[tuple[str | None, str | None], list[Rows]] = {}
     for location, line_rows in ctx.by_line(rows):
         if location.file is not None:
