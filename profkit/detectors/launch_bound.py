@@ -62,7 +62,7 @@ from profkit.index.intervals import (
     take_from_start,
     union,
 )
-from profkit.index.runtime_calls import rows_named
+from profkit.index.runtime_calls import are_optimizer_steps, rows_named
 from profkit.rule import (
     NO_ROW,
     Category,
@@ -83,7 +83,6 @@ from profkit.rule import (
     reaches_share,
     regex,
     time_per_step,
-    torch_names,
     windows,
     windows_ns,
 )
@@ -260,7 +259,7 @@ def _suggest_fix(ctx: Context) -> str:
     graph = (
         'Try `torch.compile(model, mode="reduce-overhead")`, which replays the step as a CUDA graph'
     )
-    is_step = rows_named(ctx.events, torch_names.OPTIMIZER_STEP, Category.ANNOTATION, Category.OP)
+    is_step = are_optimizer_steps(ctx.events)
     if not is_step.any() or rows_named(ctx.events, _FUSED, Category.OP).any():
         return f"{graph}, or a larger batch."
     return f"{graph}, a larger batch, or `fused=True` for the optimizer."

@@ -51,7 +51,7 @@ import numpy as np
 from profkit.engine.families.tensor_loops import KEPT_ON_GPU
 from profkit.index.distinct import distinct
 from profkit.index.intervals import covered_by
-from profkit.index.runtime_calls import rows_named
+from profkit.index.runtime_calls import are_optimizer_steps, rows_named
 from profkit.rule import (
     NO_ROW,
     Category,
@@ -71,7 +71,6 @@ from profkit.rule import (
     reaches_share,
     regex,
     time_per_step,
-    torch_names,
     windows_ns,
 )
 
@@ -127,9 +126,9 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     n_steps = max(1, len(ctx.steps))
     for lines in by_function.values():
         loop = np.sort(np.concatenate(lines))
-        n_shapes = len(np.unique(ctx.events.input_dims.at(loop)))
         if len(loop) < thresholds.min_operators_count * n_steps:
             continue
+        n_shapes = len(np.unique(ctx.events.input_dims.at(loop)))
         if n_shapes >= thresholds.min_shapes_count:
             yield from _build_finding(ctx, thresholds, loop, n_shapes)
 
@@ -141,8 +140,8 @@ def _find_direct_operators(ctx: Context) -> Rows:
     rows = rows[in_windows(ctx, rows)]
 
     # Those of an optimizer are another finding's; within operators they are PyTorch's own.
-    is_step = rows_named(events, torch_names.OPTIMIZER_STEP, Category.ANNOTATION, Category.OP)
-    rows = rows[tree.enclosing(is_step | (events.category == Category.OP))[rows] == NO_ROW]
+    is_outer = are_optimizer_steps(ctx.events) | (events.category == Category.OP)
+    rows = rows[tree.enclosing(is_outer)[rows] == NO_ROW]
 
     # A copy by the copy engine has no version for lists.
     work, launching = ctx.launched_by(rows)

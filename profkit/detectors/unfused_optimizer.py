@@ -54,14 +54,13 @@ import numpy as np
 from profkit.engine.families.tensor_loops import KEPT_ON_GPU
 from profkit.index.distinct import distinct
 from profkit.index.intervals import covered_by
-from profkit.index.runtime_calls import rows_named
+from profkit.index.runtime_calls import are_optimizer_steps, rows_named
 from profkit.rule import (
     NO_ROW,
     Category,
     Context,
     Finding,
     Int64s,
-    Mask,
     Need,
     ProgramChange,
     Rows,
@@ -86,7 +85,7 @@ OPTIMIZER_STEPS: Final = Need(
     name="optimizer steps",
     reason="No step of an optimizer was recorded.",
     remedy="Record training steps that call `optimizer.step()`, with `ProfilerActivity.CPU`.",
-    is_met=lambda ctx: bool(_is_optimizer_step(ctx).any()),
+    is_met=lambda ctx: bool(are_optimizer_steps(ctx.events).any()),
     requires=(needs.OPERATORS,),
 )
 
@@ -137,7 +136,7 @@ _MAX_LINES: Final = 3
 
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield a finding for each class of optimizers whose step is a loop over parameters."""
-    calls = np.flatnonzero(_is_optimizer_step(ctx))
+    calls = np.flatnonzero(are_optimizer_steps(ctx.events))
     calls = calls[in_windows(ctx, calls)]
     call_of_op, ops = _find_loops(ctx, calls)
     names = np.array([ctx.events.name_of(row) for row in call_of_op.tolist()], dtype=object)
@@ -193,11 +192,6 @@ def _build_findings(
         spans=covered_by(ctx.events, ops).pairs(),
         change=change,
     )
-
-
-def _is_optimizer_step(ctx: Context) -> Mask:
-    """Return which rows are calls of ``Optimizer.step``."""
-    return rows_named(ctx.events, torch_names.OPTIMIZER_STEP, Category.ANNOTATION, Category.OP)
 
 
 def _find_loops(ctx: Context, calls: Rows) -> tuple[Rows, Rows]:

@@ -6,6 +6,7 @@ from typing import Final
 import numpy as np
 
 from profkit.model.events import HOST_CALLS, Category, EventTable, Mask, Rows
+from profkit.model.torch_names import OPTIMIZER_STEP
 from profkit.patterns import regex
 
 
@@ -111,3 +112,8 @@ def rows_named(events: EventTable, pattern: re.Pattern[str], *categories: Catego
             rows = events.rows_by_category[category]
             mask[rows] = named[events.name[rows]]
     return mask
+
+
+def are_optimizer_steps(events: EventTable) -> Mask:
+    """Return which rows are calls of ``Optimizer.step``. Shape ``(n,)``."""
+    return rows_named(events, OPTIMIZER_STEP, Category.ANNOTATION, Category.OP)

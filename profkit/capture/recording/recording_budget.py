@@ -84,7 +84,6 @@ class StepBudget:
         self, budget: RecordingBudget, thread_s: Callable[[], float] = time.thread_time
     ) -> None:
         self._budget = budget
-        self._slowness = budget.slowness
         self._thread_s = thread_s
         self._events = Events()
         self._began_s = 0.0
@@ -102,7 +101,7 @@ class StepBudget:
         Args:
             n_recorded: Steps that have been recorded since :meth:`recording_begins`; at least 1.
         """
-        thread_s = (self._thread_s() - self._began_s) / self._slowness
+        thread_s = (self._thread_s() - self._began_s) / self._budget.slowness
         n_events = min(self._events.at_most(), EVENTS_PER_S * thread_s)
         return EVENT_S * n_events * (n_recorded + 1) / n_recorded <= self._budget.left_s()
 
@@ -116,11 +115,11 @@ class StepBudget:
             main: The recorded steps, stopped.
             n_recorded: Their number.
         """
-        stop_s = main.cost.stop_cpu_ns / 1e9 / self._slowness
+        stop_s = main.cost.stop_cpu_ns / 1e9 / self._budget.slowness
         # Those of devices are collected at the stop, which took 15 µs per event on an H100.
         n_events = main.cost.n_exported or stop_s / STOP_EVENT_S
         self._events_s = _cost_of_events_s(n_events, stop_s, n_recorded)
-        self._n_calls = _most_calls(main, self._slowness) / max(n_recorded, 1)
+        self._n_calls = _most_calls(main, self._budget.slowness) / max(n_recorded, 1)
         if self._lines_s() <= self._budget.left_s():
             return
 

@@ -26,12 +26,12 @@ from profkit.engine.windows import (
 from profkit.engine.wording import at, times_per_step
 from profkit.index.device.syncs import SyncKind, Syncs, find_user_reads
 from profkit.index.distinct import common, distinct
-from profkit.index.runtime_calls import rows_named
+from profkit.index.runtime_calls import are_optimizer_steps, rows_named
 from profkit.model.change import ProgramChange
 from profkit.model.events import NO_ROW, Category, Int32s, Mask, Rows
 from profkit.model.finding import Finding
 from profkit.model.location import Location
-from profkit.model.torch_names import EVALUATE_FUNCTION, OPTIMIZER_STEP
+from profkit.model.torch_names import EVALUATE_FUNCTION
 from profkit.patterns import regex
 
 _VALUE: Final = regex(r"^aten::(item|_local_scalar_dense|is_nonzero|equal|allclose)$")
@@ -156,7 +156,7 @@ def _find_reads_of_scalers(ctx: Context) -> Rows:
     if not unscales.any():
         return np.zeros(0, dtype=np.intp)
 
-    is_mark = rows_named(events, OPTIMIZER_STEP, Category.ANNOTATION, Category.OP)
+    is_mark = are_optimizer_steps(events)
     fused = np.flatnonzero(rows_named(events, _FUSED, Category.OP))
     is_fused = np.isin(np.arange(len(events)), ctx.tree.nearest(is_mark)[fused])
 

@@ -16,10 +16,10 @@ import numpy as np
 from profkit.index.distinct import numbered
 from profkit.index.host.nesting import CallTree
 from profkit.index.launches import Launches
-from profkit.index.runtime_calls import rows_named
+from profkit.index.runtime_calls import are_optimizer_steps, rows_named
 from profkit.model.events import NO_ROW, Category, EventTable, Int32s, Int64s, Mask, Rows, is_within
 from profkit.model.report import WorkCategory
-from profkit.model.torch_names import COLLECTIVE, OPTIMIZER_STEP
+from profkit.model.torch_names import COLLECTIVE
 from profkit.patterns import regex
 
 WORK_CATEGORIES: Final[tuple[WorkCategory, ...]] = get_args(WorkCategory)
@@ -205,7 +205,7 @@ def classify_work(
     category[within] = category[composite[within]]
 
     # An optimizer's step counts as a whole, whatever operators it uses.
-    in_step = tree.nearest(rows_named(events, OPTIMIZER_STEP, Category.ANNOTATION, Category.OP))
+    in_step = tree.nearest(are_optimizer_steps(events))
     category[ops[in_step[ops] != NO_ROW]] = WORK_CATEGORIES.index("optimizer")
 
     # A kernel's operator decides together with its name, so each pair is classified once.

@@ -6,9 +6,8 @@ import numpy as np
 
 from profkit.index.host.nesting import CallTree
 from profkit.index.launches import Launches
-from profkit.index.runtime_calls import rows_named
+from profkit.index.runtime_calls import are_optimizer_steps, rows_named
 from profkit.model.events import MISSING, NO_ROW, Category, EventTable, Mask, Rows
-from profkit.model.torch_names import OPTIMIZER_STEP
 from profkit.patterns import regex
 
 _ELEMENTWISE: Final = regex(r"\b(vectorized_(templated_)?|unrolled_|legacy_)?elementwise_kernel")
@@ -58,7 +57,7 @@ def find_fusible_chains(
     order = launches.in_order(events)
     work, op = launches.work[order], launches.op[order]
 
-    optimizer = rows_named(events, OPTIMIZER_STEP, Category.ANNOTATION, Category.OP)
+    optimizer = are_optimizer_steps(events)
     is_cast = tree.nearest(rows_named(events, _CAST, Category.OP)) != NO_ROW
     is_copy = rows_named(events, _COPY, Category.OP) & ~is_cast
     is_fusible = (

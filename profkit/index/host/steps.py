@@ -8,7 +8,7 @@ import numpy as np
 
 from profkit.dataclass import dataclass
 from profkit.index.distinct import distinct
-from profkit.index.runtime_calls import rows_named
+from profkit.index.runtime_calls import are_optimizer_steps, rows_named
 from profkit.model.events import (
     HOST_CALLS,
     PROGRAM,
@@ -20,7 +20,7 @@ from profkit.model.events import (
     Rows,
 )
 from profkit.model.report import StepOrigin
-from profkit.model.torch_names import DATA_WAITS, FRAMING, MARKS, OPTIMIZER_STEP, STEP
+from profkit.model.torch_names import DATA_WAITS, FRAMING, MARKS, STEP
 
 NO_STEP: Final = -1
 _ANNOTATED: Final = ("profiler", "entry")
@@ -261,4 +261,4 @@ def data_waits(events: EventTable) -> Rows:
 
 def optimizer_steps(events: EventTable) -> Rows:
     """Return the calls of ``Optimizer.step``, ascending."""
-    return np.flatnonzero(rows_named(events, OPTIMIZER_STEP, Category.ANNOTATION, Category.OP))
+    return np.flatnonzero(are_optimizer_steps(events))
