@@ -168,9 +168,11 @@ def test_two_ranks_record_the_same_steps_and_rank_0_reports_on_both(tmp_path: Pa
     (group,) = [each for each in report["collectives"]["groups"] if each["kind"] == "all-reduce"]
     assert (group["group"], group["ranks"]) == ("0", [0, 1])
     assert group["bus_bytes_per_s"], "the FlightRecorder has sizes"
-    n_steps = len(report["summary"]["steps"])
-    assert [(each["rank"], each["n"]) for each in group["last"]] == [(1, n_steps)]
-    assert group["last"][0]["late_ns"] > n_steps * 25_000_000, "half of what it sleeps"
+    # A busy machine can stop rank 0 for longer than rank 1 sleeps, in a step or two.
+    n_late = {each["rank"]: each["n"] for each in group["last"]}
+    assert sum(n_late.values()) == len(report["summary"]["steps"])
+    assert group["last"][0]["rank"] == 1, n_late
+    assert group["last"][0]["late_ns"] > n_late[1] * 25_000_000, "half of what it sleeps"
     assert not [each for each in report["findings"] if each["rule"] == "COM003"]
 
 
