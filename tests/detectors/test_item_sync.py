@@ -162,6 +162,7 @@ def test_on_a_cpu_a_read_is_a_note_without_a_cost(found: Found) -> None:
     assert finding.n == 2
     assert "costs nothing on the CPU" in finding.message
     assert "on a GPU" in finding.message
+    assert finding.fix.startswith("On a GPU, collect `.detach()`"), "on a CPU `.item()` is right"
 
 
 def test_on_a_cpu_a_read_of_no_known_line_is_no_note(found: Found) -> None:

@@ -271,7 +271,8 @@ def _report_on_cpu(
                 "nothing on the CPU; of a tensor on a GPU it blocks the host until the GPU has "
                 "finished."
             ),
-            fix=fix,
+            # On the CPU a read is right: where a graph is kept, it is even the fix.
+            fix=f"On a GPU, {fix[0].lower()}{fix[1:]}",
             locations=(location,),
             n=len(line_rows),
             evidence={"events": event_ids(ctx, line_rows)},
