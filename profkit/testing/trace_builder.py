@@ -70,9 +70,9 @@ class TraceBuilder(EventRecorder):
         for event in events:
             event.args = {**(event.args or {}), "finished": False}
 
-    def compute(self, name: str, dur_ns: int) -> None:
-        """Record an operator without device work."""
-        with self.op(name, self_ns=dur_ns):
+    def compute(self, name: str, dur_ns: int, **inputs: Any) -> None:  # noqa: ANN401  (of several types)
+        """Record an operator without device work; inputs as :meth:`op` takes them."""
+        with self.op(name, self_ns=dur_ns, **inputs):
             pass
 
     def load(self, dur_ns: int, *, workers: bool = False) -> None:

@@ -1,0 +1,315 @@
+"""KER015 dense-table-update: the optimizer updates all rows of a table of which few were read.
+
+What it finds:
+    Steps of an optimizer on a CPU whose operators work on a whole embedding table, although each
+    step reads few of its rows. Rows that are read twice count twice, and tables of the same shape
+    count as one, so that a step never reads more rows than the message says. A table that a matrix
+    product uses too, as the output layer of a language model does, is no finding: its gradient has
+    values in all rows.
+
+Why it matters:
+    By default the gradient of an embedding has a value for each row of the table, zeros for the
+    rows that were not read, and the optimizer updates each row from it. The time grows with the
+    size of the table and not with that of the batch. The cost is what the steps take less in a
+    replay of the recording in which the optimizer's operators on the table, and the operator that
+    makes its gradient, take the share of their time that sparse updates took in measurements.
+
+How to fix it:
+    Make the table with ``nn.Embedding(..., sparse=True)`` or ``nn.EmbeddingBag(..., sparse=True)``,
+    and give it to an optimizer of its own: ``torch.optim.SparseAdam`` in place of ``Adam``.
+    ``SGD`` and ``Adagrad`` take sparse gradients as they are.
+
+Example:
+    ::
+
+        self.items = nn.Embedding(1_000_000, 64)
+        optimizer = torch.optim.Adam(model.parameters())
+
+Use instead:
+    ::
+
+        self.items = nn.Embedding(1_000_000, 64, sparse=True)
+        of_table = torch.optim.SparseAdam(model.items.parameters())
+        of_rest = torch.optim.Adam(model.head.parameters())
+
+Reads:
+    Operators (``name``, ``Input Dims``, ``ts_ns`` and ``dur_ns`` in nanoseconds), the annotations
+    of optimizers, source lines.
+
+When to ignore this:
+    Rows that a batch does not read shall be updated too, by momentum or weight decay; or something
+    in between takes no sparse gradients, such as ``torch.nn.utils.clip_grad_norm_``.
+
+Source:
+    ``torch.nn.Embedding`` (``sparse``) and ``torch.optim.SparseAdam`` in PyTorch's documentation;
+    ``aten/src/ATen/native/Embedding.cpp`` (``embedding_dense_backward_cpu``).
+"""
+
+import re
+from collections.abc import Iterator
+from typing import Any, Final
+
+import numpy as np
+
+from profkit.index.compute.inputs import Shape, n_elements, parse_inputs
+from profkit.index.distinct import distinct
+from profkit.index.intervals import covered_by
+from profkit.index.runtime_calls import are_optimizer_steps, rows_named
+from profkit.rule import (
+    MISSING,
+    NO_ROW,
+    Category,
+    Context,
+    Finding,
+    Float64s,
+    ProgramChange,
+    Rows,
+    RuleInfo,
+    at_first,
+    dataclass,
+    event_ids,
+    format_count,
+    format_share,
+    in_windows,
+    known_locations,
+    needs,
+    reaches_share,
+    regex,
+    time_per_step,
+    torch_names,
+    windows_ns,
+)
+
+INFO = RuleInfo(
+    id="KER015",
+    name="dense-table-update",
+    title="Optimizer updates all rows of a table of which few were read",
+    severity="warning",
+    needs=(needs.STEPS, needs.OPERATORS, needs.SHAPES),
+    since="0.2.0",
+)
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """When the update of a table is a finding.
+
+    Attributes:
+        max_read_share: Maximum share of a table's rows that a step reads.
+        min_saved_share: Minimum share of the steps that the fix saves, which needs a second
+            optimizer.
+    """
+
+    max_read_share: float = 0.1
+    min_saved_share: float = 0.05
+
+
+@dataclass(frozen=True)
+class Table:
+    """An embedding table that the steps read and an optimizer updates.
+
+    Attributes:
+        n_rows: Its rows.
+        n_columns: Its columns.
+        n_read: The most rows that a step reads; a row that is read twice counts twice.
+        gradients: The operators that make its gradient. Rows.
+        updates: The optimizers' operators on it, and the share of each in ``shares``. Rows.
+        shares: The table's share of the elements that each of ``updates`` works on.
+    """
+
+    n_rows: int
+    n_columns: int
+    n_read: int
+    gradients: Rows
+    updates: Rows
+    shares: Float64s
+
+
+_READS: Final = regex(r"^aten::(embedding|_embedding_bag)$")
+_GRADIENTS: Final = regex(r"^aten::(embedding_dense_backward|_embedding_bag_dense_backward)$")
+_PRODUCTS: Final = regex(r"^aten::(linear|matmul|mm|addmm|bmm|baddbmm|t|transpose)$")
+_FUSED: Final = regex(r"^aten::_fused_")
+_KEPT_PER_SHARE: Final = 8.0
+"""Share of the time of gradient and update that remains, per share of the rows that were read.
+Measured with torch 2.13 on one core for tables of 20,000 to 200,000 rows and 16 to 128 columns, of
+which 1 to 10 % were read: Adam 1 to 9, SGD 1 to 11, Adagrad 1 to 12."""
+_KEPT_PER_SHARE_OF_FUSED: Final = 25.0
+"""The same for ``fused=True``, which leaves less to save: Adam 5 to 60."""
+_MAX_LINES: Final = 3
+_N_DIMENSIONS: Final = 2
+
+
+def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
+    """Yield a finding for each shape of table that an optimizer updates whole."""
+    for table in _find_tables(ctx):
+        max_read = thresholds.max_read_share * table.n_rows
+        # Without an operator that makes a dense gradient, the gradient is sparse already.
+        is_dense = len(table.gradients) > 0 and len(table.updates) > 0
+        if is_dense and 0 < table.n_read <= max_read:
+            yield from _build_finding(ctx, thresholds, table)
+
+
+def _build_finding(ctx: Context, thresholds: Thresholds, table: Table) -> Iterator[Finding]:
+    """Yield the finding on a table, if sparse updates save enough."""
+    change = ProgramChange(scaled=tuple(_scaled_rows(ctx, table)))
+    cost = ctx.time_cost(change, "estimate")
+    if not cost.ns or not reaches_share(ctx, cost.ns, thresholds.min_saved_share):
+        return
+
+    events = ctx.events
+    calls = distinct(_optimizer_calls(ctx, table.updates))
+    name = torch_names.OPTIMIZER_STEP.sub("", events.name_of(int(calls[0]))).removesuffix(".step")
+    locations = known_locations(*ctx.costliest_lines(calls, _MAX_LINES, events.dur_ns[calls]))
+    rows = np.sort(np.concatenate((table.gradients, table.updates)))
+    spent = covered_by(events, rows)
+    yield INFO.finding(
+        confidence="medium",
+        message=(
+            f"`{name}.step()`{at_first(locations)} updates all {format_count(table.n_rows)} rows "
+            f"of an embedding table in each step, which reads {format_count(table.n_read)} of "
+            "them at most. The update and its dense gradient take "
+            f"{time_per_step(ctx, spent.total_ns)} "
+            f"({format_share(spent.total_ns / windows_ns(ctx))})."
+        ),
+        fix=_suggest_fix(name),
+        locations=locations,
+        n=len(calls),
+        cost=cost,
+        evidence={
+            "table_rows": table.n_rows,
+            "table_columns": table.n_columns,
+            "read_rows_per_step": table.n_read,
+            "gradient_ns": covered_by(events, table.gradients).total_ns,
+            "update_ns": covered_by(events, table.updates).total_ns,
+            "events": event_ids(ctx, rows),
+        },
+        spans=spent.pairs(),
+        change=change,
+    )
+
+
+def _find_tables(ctx: Context) -> Iterator[Table]:
+    """Yield the embedding tables that the steps read on a CPU, one for each shape."""
+    indices_of_table: dict[Shape, dict[Shape, Rows]] = {}
+    for (table, indices, *_), rows in _by_shapes(ctx, _find_operators(ctx, _READS), 2):
+        if len(table) == _N_DIMENSIONS and not (_is_list(table) or _is_list(indices)):
+            indices_of_table.setdefault(table, {})[indices] = rows
+    if not indices_of_table:
+        return
+
+    gradients = tuple(_by_shapes(ctx, _find_operators(ctx, _GRADIENTS), 2))
+    updates = tuple(_by_shapes(ctx, _find_updates(ctx)))
+    products = tuple(_by_shapes(ctx, _find_operators(ctx, _PRODUCTS)))
+    operands = {operand for shapes, _ in products for operand in shapes}
+
+    for table, calls in indices_of_table.items():
+        # The gradient of what a matrix product uses too has values in all rows.
+        if table in operands or table[::-1] in operands:
+            continue
+        of_table = [
+            (rows, np.full(len(rows), share))
+            for shapes, rows in updates
+            if (share := _share_of_table(shapes[0], table)) > 0
+        ]
+        n_rows, n_columns = table
+        yield Table(
+            n_rows=n_rows,
+            n_columns=n_columns,
+            n_read=_count_read_rows(ctx, calls),
+            gradients=_join([rows for shapes, rows in gradients if _fits(shapes, table, calls)]),
+            updates=_join([rows for rows, _ in of_table]),
+            shares=np.concatenate([np.zeros(0), *[shares for _, shares in of_table]]),
+        )
+
+
+def _count_read_rows(ctx: Context, calls: dict[Shape, Rows]) -> int:
+    """Return the most rows of a table that a step reads, from the shapes of its indices."""
+    n_read = np.zeros(len(ctx.steps), dtype=np.int64)
+    for indices, rows in calls.items():
+        n_calls = np.bincount(ctx.step_of(rows), minlength=len(ctx.steps))
+        n_read += n_calls * n_elements(indices)
+    return int(n_read.max(initial=0))
+
+
+def _find_operators(ctx: Context, names: re.Pattern[str]) -> Rows:
+    """Find the operators of some names in the steps."""
+    rows = np.flatnonzero(rows_named(ctx.events, names, Category.OP))
+    return np.asarray(rows[in_windows(ctx, rows) & (ctx.step_of(rows) >= 0)])
+
+
+def _find_updates(ctx: Context) -> Rows:
+    """Find the operators that optimizers call themselves on a CPU."""
+    events = ctx.events
+    ops = np.flatnonzero(events.category == Category.OP)
+    caller = _optimizer_calls(ctx, ops)
+    ops = ops[caller != NO_ROW]
+    ops = ops[in_windows(ctx, ops)]
+    _, launching = ctx.launched_by(ops)
+    return np.asarray(np.setdiff1d(ops, launching))
+
+
+def _optimizer_calls(ctx: Context, ops: Rows) -> Rows:
+    """Return the optimizer's step that calls each operator itself, or ``NO_ROW``."""
+    is_step = are_optimizer_steps(ctx.events)
+    caller = ctx.tree.enclosing(is_step | (ctx.events.category == Category.OP))[ops]
+    return np.where((caller != NO_ROW) & is_step[caller], caller, NO_ROW).astype(np.intp)
+
+
+def _by_shapes(
+    ctx: Context, rows: Rows, n_inputs: int = 1
+) -> Iterator[tuple[tuple[Any, ...], Rows]]:
+    """Yield operators by the shapes of their inputs, those with fewer inputs left out.
+
+    Yields:
+        A shape, a list of shapes, or ``()`` for each input; and the operators.
+    """
+    numbers = ctx.events.input_dims.at(rows)
+    for number in np.unique(numbers[numbers != MISSING]).tolist():
+        inputs = parse_inputs(ctx.events.names[number], "", "")
+        if inputs is not None and len(inputs.shapes) >= n_inputs:
+            yield inputs.shapes, rows[numbers == number]
+
+
+def _fits(shapes: tuple[Any, ...], table: Shape, calls: dict[Shape, Rows]) -> bool:
+    """Return whether an operator makes the gradient of a table that was read with some indices."""
+    gradient, indices = shapes[0], shapes[1]
+    return gradient[-1:] == table[-1:] and indices in calls
+
+
+def _share_of_table(updated: Any, table: Shape) -> float:  # noqa: ANN401  (a shape, or several)
+    """Return the table's share of the elements that an operator updates."""
+    if not _is_list(updated):
+        return float(updated == table)
+    n_all = sum(map(n_elements, updated))
+    return sum(n_elements(shape) for shape in updated if shape == table) / max(1, n_all)
+
+
+def _is_list(shape: Any) -> bool:  # noqa: ANN401  (a shape, or several)
+    return any(isinstance(member, tuple) for member in shape)
+
+
+def _scaled_rows(ctx: Context, table: Table) -> Iterator[tuple[Rows, float]]:
+    """Yield the operators on a table, and the share of their time that remains."""
+    read_share = table.n_read / table.n_rows
+    is_fused = rows_named(ctx.events, _FUSED, Category.OP)[table.updates]
+    kept = min(1.0, _KEPT_PER_SHARE * read_share)
+    kept_of_fused = min(1.0, _KEPT_PER_SHARE_OF_FUSED * read_share)
+
+    yield table.gradients, kept_of_fused if is_fused.any() else kept
+    for share in np.unique(table.shares).tolist():
+        is_share = table.shares == share
+        yield table.updates[is_share & ~is_fused], 1 - share * (1 - kept)
+        yield table.updates[is_share & is_fused], 1 - share * (1 - kept_of_fused)
+
+
+def _join(parts: list[Rows]) -> Rows:
+    return np.concatenate([np.zeros(0, dtype=np.intp), *parts]).astype(np.intp)
+
+
+def _suggest_fix(optimizer: str) -> str:
+    fix = (
+        "Make the table with `sparse=True`, so that its gradient has the rows alone that were read"
+    )
+    if optimizer in {"SGD", "Adagrad"}:
+        return f"{fix}; `torch.optim.{optimizer}` then updates no others."
+    return f"{fix}, and give it to an optimizer of its own, `torch.optim.SparseAdam`."

@@ -1,0 +1,99 @@
+"""dense-table-update finds tables that are updated whole, and none that a product uses too."""
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any
+
+import pytest
+
+from profkit.model.finding import Finding
+from profkit.model.report import Report
+from profkit.testing import TraceBuilder
+
+RULE = "dense-table-update"
+Found = Callable[..., tuple[Finding, ...]]
+Analyzed = Callable[..., Report]
+TABLE = [10_000, 16]
+UPDATES = ("aten::lerp_", "aten::sqrt", "aten::addcdiv_")
+
+
+def training(
+    n_read: int = 100,
+    *,
+    table: list[int] = TABLE,
+    updated: Any = TABLE,  # noqa: ANN401  (a shape, or several)
+    updates: tuple[str, ...] = UPDATES,
+    optimizer: str = "Adam",
+    operand: list[int] | None = None,
+    n_tables: int = 1,
+    is_sparse: bool = False,
+) -> TraceBuilder:
+    """Steps of 1 ms of other work, of a gradient of 1 ms and of updates of 1 ms each."""
+    b = TraceBuilder(stacks=True)
+    for _ in range(3):
+        with b.step(), b.frame("train.py", 10, "train"):
+            for _ in range(n_tables):
+                b.compute("aten::embedding", 500_000, dims=[table, [n_read], [], [], []])
+            if operand is not None:
+                b.compute("aten::linear", 500_000, dims=[[32, 16], operand, []])
+            else:
+                b.compute("aten::relu", 500_000, dims=[[32, 16]])
+            kind = "sparse" if is_sparse else "dense"
+            b.compute(
+                f"aten::embedding_{kind}_backward", 1_000_000, dims=[[n_read, 16], [n_read], []]
+            )
+            with b.annotation(f"Optimizer.step#{optimizer}.step") if optimizer else nullcontext():
+                for name in updates:
+                    b.compute(name, 1_000_000, dims=[updated])
+    return b
+
+
+def test_it_costs_what_sparse_updates_take_less(found: Found) -> None:
+    (finding,) = found(training(), RULE)
+    assert finding.cost.per_step_ns == pytest.approx(4_000_000 * (1 - 8 * 0.01), abs=3)
+    assert (finding.severity, finding.confidence, finding.n) == ("warning", "medium", 3)
+    assert finding.message == (
+        "`Adam.step()` in train (train.py:10) updates all 10,000 rows of an embedding table in "
+        "each step, which reads 100 of them at most. The update and its dense gradient take 4.00 "
+        "ms per step (80%)."
+    )
+    assert "`torch.optim.SparseAdam`" in finding.fix
+
+
+def test_optimizers_that_take_sparse_gradients_are_kept(found: Found) -> None:
+    (finding,) = found(training(optimizer="SGD", updates=("aten::add_",)), RULE)
+    assert "SparseAdam" not in finding.fix
+    assert "`torch.optim.SGD` then updates no others." in finding.fix
+
+
+def test_of_an_operator_for_all_parameters_the_tables_share_counts(found: Found) -> None:
+    b = training(updated=[TABLE, [40_000]], updates=("aten::_fused_adam_",))
+    (finding,) = found(b, RULE)
+    # The gradient of 1 ms, and of the update the share 160,000 / 200,000.
+    assert finding.cost.per_step_ns == pytest.approx(1_800_000 * (1 - 25 * 0.01), abs=3)
+
+
+@pytest.mark.parametrize(
+    "b",
+    [
+        training(1_001),  # more than a tenth of the rows
+        training(400, n_tables=3),
+        training(is_sparse=True, updates=("aten::add_",)),
+        training(operand=TABLE),  # the output layer has the same weights
+        training(operand=TABLE[::-1]),
+        training(updated=[4]),
+        training(optimizer=""),
+        training(table=[10_000]),
+        training(0),
+    ],
+)
+def test_other_updates_are_silent(found: Found, b: TraceBuilder) -> None:
+    assert found(b, RULE) == ()
+
+
+def test_without_shapes_it_is_skipped(analyzed: Analyzed) -> None:
+    b = TraceBuilder()
+    with b.step():
+        b.compute("aten::embedding", 1_000)
+    (unchecked,) = analyzed(b, RULE).unchecked
+    assert unchecked.rule == "KER015"
