@@ -198,6 +198,7 @@ class MemorySample:
         allocated_bytes: Allocated bytes of all device allocators together.
         reserved_bytes: Their reserved bytes.
         worker_bytes: Private memory of one DataLoader worker.
+        own_ns: Nanoseconds that profkit itself has taken until then, which are no step's.
     """
 
     step: int
@@ -209,6 +210,7 @@ class MemorySample:
     allocated_bytes: int | None = None
     reserved_bytes: int | None = None
     worker_bytes: int | None = None
+    own_ns: int = 0
 
 
 @dataclass(frozen=True)

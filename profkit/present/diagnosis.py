@@ -41,6 +41,7 @@ _MIN_STEPS_SHARE: Final = 0.5
 """If steps cover less of the recording, the headline says so."""
 _NOTHING_RECORDED: Final = "nothing-recorded"
 _BUSY_MACHINE: Final = "busy-machine"
+_SLOWING_STEPS: Final = "slowing-steps"
 _WARM_UP: Final = "Warm up before you record, to see what the program does from then on."
 _REMARKS: Final = (Cause.COLD_START, Cause.UNRECORDED)
 """What the headline names even if it is not what limits the program, in this order."""
@@ -71,7 +72,7 @@ def headline_sentences(report: Report) -> list[str]:
     sentences = [*describe_job(report), *(limiter.sentence for limiter in limiters)]
     if not limiters:
         sentences.append(_without_times(report))
-    sentences += _coverage(report)
+    sentences += [*_coverage(report), *_trend(report)]
 
     # Two causes are named in any case: one happens once, the other makes all figures uncertain.
     remarks = [
@@ -104,6 +105,16 @@ def _coverage(report: Report) -> Iterator[str]:
     covered = breakdown.total_ns / window_ns if window_ns else 1.0
     if covered < _MIN_STEPS_SHARE and breakdown.per_step_ns is not None:
         yield f"Steps are {format_share(covered)} of the recording."
+
+
+def _trend(report: Report) -> Iterator[str]:
+    """Yield how much longer the last steps take than the first, which no recorded step shows."""
+    for finding in report.findings:
+        first_ns = finding.evidence.get("first_steps_ns")
+        last_ns = finding.evidence.get("last_steps_ns")
+        if finding.name == _SLOWING_STEPS and isinstance(first_ns, int) and first_ns > 0:
+            times = f"{last_ns / first_ns:.1f}" if isinstance(last_ns, int) else "several"
+            yield f"Steps take {times} times as long at the end of the run as at its beginning."
 
 
 def _faults(report: Report) -> Iterator[str]:

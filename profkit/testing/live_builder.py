@@ -32,6 +32,8 @@ class LiveBuilder:
         began_unix_us: Start of monitoring in microseconds since 1970, or 0.
         step_definition: What ends a step, as in a recording.
         unexplained_per_step_bytes: Growth of the host's memory that no leak explains, or None.
+        slowing_ns: What each step takes more than the one before, of which the first takes 20 ms.
+        own_ns: As much of each of these differences is profkit's own time.
     """
 
     n_steps: int = 200
@@ -44,6 +46,8 @@ class LiveBuilder:
     began_unix_us: int = 0
     step_definition: str = "optimizer"
     unexplained_per_step_bytes: int | None = None
+    slowing_ns: int = 0
+    own_ns: int = 0
     _leaks: list[Leak] = field(default_factory=list, repr=False)
 
     def add(self, leak: Leak) -> "LiveBuilder":
@@ -53,7 +57,7 @@ class LiveBuilder:
 
     def build(self) -> LiveMemory:
         """Build the record."""
-        monitored_ns = self.n_steps * _STEP_NS
+        monitored_ns = self._end_ns(self.n_steps)
         cost_ns = self.n_samples * _SAMPLE_NS
         share = cost_ns / monitored_ns if monitored_ns else 0.0
         n_evaluated = self.n_steps if self.n_evaluated_steps is None else self.n_evaluated_steps
@@ -86,6 +90,10 @@ class LiveBuilder:
         target.write_bytes(gzip.compress(data) if target.suffix == ".gz" else data)
         return target
 
+    def _end_ns(self, step: int) -> int:
+        """Return when a step ends, the first of which is step 1."""
+        return step * _STEP_NS + self.slowing_ns * step * (step - 1) // 2
+
     def _sample(self, step: int) -> MemorySample:
         """Compute what a monitor would measure at the end of a step."""
         tensors: dict[str, int] = {"cpu": self.base_bytes}
@@ -104,11 +112,12 @@ class LiveBuilder:
         on_device = sum(n for device, n in tensors.items() if device.startswith("cuda"))
         return MemorySample(
             step=step,
-            ts_ns=step * _STEP_NS,
+            ts_ns=self._end_ns(step),
             host_rss_bytes=rss_bytes,
             tensor_bytes=tensors,
             graph_bytes=graph_bytes,
             garbage_bytes=0,
             allocated_bytes=on_device,
             reserved_bytes=on_device,
+            own_ns=self.own_ns * step * (step - 1) // 2,
         )

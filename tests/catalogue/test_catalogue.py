@@ -219,6 +219,7 @@ def rules_of_programs() -> set[str]:
         entries = json.loads((ROOT / table).read_text())
         for facts in entries.get("leaks", entries).values():
             named = {facts.get("rule"), facts.get("watched_rule"), *facts.get("rules", ())}
+            named |= {*facts.get("also", ())}
             found |= named - {None}
     return found
 

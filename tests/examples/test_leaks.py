@@ -104,6 +104,7 @@ def check_report(name: str, facts: dict[str, Any], report: dict[str, Any]) -> No
     findings = [one for one in report["findings"] if one["rule"].startswith("MEM")]
     leaks = [one for one in findings if one["name"] in facts["rules"]]
     assert leaks, (findings, report["unchecked"])
+    assert set(facts.get("also", ())) <= {one["name"] for one in report["findings"]}
     leak = leaks[0]
     assert leak is findings[0]
     if facts.get("line", True):
@@ -129,3 +130,4 @@ def test_no_leak_is_reported_in_a_clean_program(name: str, tmp_path: Path) -> No
     assert skipped(report) == set()
     assert report["summary"]["memory"]["steps"]
     assert memory_findings(report) == []
+    assert "slowing-steps" not in {one["name"] for one in report["findings"]}

@@ -173,6 +173,18 @@ def test_it_says_how_little_of_the_recording_the_steps_are() -> None:
     assert "Steps are 1.0% of the recording." in headline(longer)
 
 
+def test_it_says_that_later_steps_take_longer() -> None:
+    report = reports.cpu_report()
+    slowing = replace(
+        reports.leak(),
+        name="slowing-steps",
+        evidence={"first_steps_ns": 20 * reports.MS, "last_steps_ns": 50 * reports.MS},
+    )
+    text = headline(replace(report, findings=(*report.findings, slowing)))
+    assert "Steps take 2.5 times as long at the end of the run as at its beginning." in text
+    assert "times as long" not in headline(report)
+
+
 def test_a_gpu_whose_work_was_not_recorded_is_no_cpu_run() -> None:
     report = reports.cpu_report()
     report = replace(report, source=replace(report.source, devices=("NVIDIA A100",)))

@@ -18,6 +18,7 @@ import contextlib
 import linecache
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import cache
 from types import FrameType
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -74,6 +75,11 @@ class AllocationSampler:
         self._existed: Callable[[int], bool] | None = None
         self._tracing = OwnTracing()
         self._user_code = UserCode()
+
+    @property
+    def is_in_threads(self) -> bool:
+        """Tell whether allocations of other threads are being recorded, too."""
+        return self._tracing.is_on
 
     def can_begin(self) -> bool:
         """Tell whether a dispatch mode can be pushed now without side effects on the program."""
@@ -237,7 +243,7 @@ class RecordingMode:
     def __init__(
         self, record: Callable[[OperatorCall, _Before], None], before: Callable[[], _Before]
     ) -> None:
-        self._mode = _build_mode(record, before)
+        self._mode = _mode_class()(record, before)
         self._mode.__enter__()
 
     def pop(self) -> bool:
@@ -252,14 +258,24 @@ class RecordingMode:
         return True
 
 
-def _build_mode(
-    record: Callable[[OperatorCall, _Before], None], before: Callable[[], _Before]
-) -> Any:  # noqa: ANN401
-    """Build the mode of torch; arguments as in :class:`RecordingMode`."""
+@cache
+def _mode_class() -> Any:  # noqa: ANN401  (a class)
+    """Return the class of the mode of torch, whose arguments are those of :class:`RecordingMode`.
+
+    There is one, as a class is garbage in cycles: of one for each step some 40 KB would stay until
+    the next collection of the oldest objects, and seem to be the program's growth.
+    """
     from torch.utils._python_dispatch import TorchDispatchMode
 
     class Recording(TorchDispatchMode):
         supports_higher_order_operators = True
+
+        def __init__(
+            self, record: Callable[[OperatorCall, object], None], before: Callable[[], object]
+        ) -> None:
+            super().__init__()
+            self._record = record
+            self._before = before
 
         @classmethod
         def _should_skip_dynamo(cls) -> bool:
@@ -273,7 +289,7 @@ def _build_mode(
             args: Any = (),  # noqa: ANN401
             kwargs: Any = None,  # noqa: ANN401
         ) -> Any:  # noqa: ANN401
-            began = before()
+            began = self._before()
             try:
                 outputs = func(*args, **(kwargs or {}))
             except BaseException:
@@ -282,10 +298,10 @@ def _build_mode(
                 raise
 
             inputs = args, *(kwargs or {}).values()
-            record(OperatorCall(func, inputs, outputs, find_caller()), began)
+            self._record(OperatorCall(func, inputs, outputs, find_caller()), began)
             return outputs
 
-    return Recording()
+    return Recording
 
 
 def tensors_in(outputs: object, depth: int = _DEPTH + 1) -> Iterator[Any]:

@@ -242,9 +242,13 @@ class Clock:
         elif self._mean_step_ns is not None:
             self._sampling_ns += max(round(took_ns - self._mean_step_ns), 0)
 
+    def own_ns(self) -> int:
+        """Return the time between steps that monitoring has taken so far."""
+        return sum(spent.wall_ns for spent in self._spent.values())
+
     def cost(self) -> MonitoringCost:
         """Return the overhead so far. The graph walk of a sample is not a sample of its own."""
-        total_ns = self._sampling_ns + sum(spent.wall_ns for spent in self._spent.values())
+        total_ns = self._sampling_ns + self.own_ns()
         n_done = {work: spent.n for work, spent in self._spent.items()}
         n_full = n_done.get("full", 0) + n_done.get("missed", 0)
 

@@ -136,18 +136,23 @@ class Instruments:
         is_second = self.host.n_scans == MIN_SCANS - 1
         return is_second and self.clock.affords_one("host", at_most_s=_MAX_SECOND_S)
 
-    def sample(self, step: int, *, is_tracing: bool) -> None:
+    def sample(self, step: int, *, is_tracing: bool, is_heap_own: bool) -> None:
         """Take a sample at the end of a step, of all objects if some were missed.
 
         Args:
             is_tracing: Whether a trace is being recorded, whose memory is not the program's.
+            is_heap_own: Whether what the heap has grown by may be profkit's.
         """
         work: Work = "young"
         if self.live_tensors.has_earlier and self.live_tensors.n_missed > 0:
             work = self._choose_scan()
 
         n_samples = len(self.series.samples)
-        self.series.add(self.sampler.take_sample(step, n_samples, work, is_tracing=is_tracing))
+        self.series.add(
+            self.sampler.take_sample(
+                step, n_samples, work, is_tracing=is_tracing, is_heap_own=is_heap_own
+            )
+        )
 
     def _choose_scan(self) -> Work:
         """Choose how tensors are scanned now that collections have promoted some of them unseen."""

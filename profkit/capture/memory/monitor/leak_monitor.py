@@ -267,13 +267,15 @@ class LeakMonitor:
     def _sample(self, *, was_recorded: bool = False) -> Sampled:
         """Take a sample."""
         instruments, step = self._instruments, self._state.step
+        was_in_threads = instruments.sites.is_in_threads
         if instruments.sites.is_on:
             instruments.sites.end(step)
 
         # Before the sample, so that it has what existed all the time.
         instruments.find_earlier_if_affordable(step)
 
-        instruments.sample(step, is_tracing=self._is_tracing())
+        is_tracing = self._is_tracing()
+        instruments.sample(step, is_tracing=is_tracing, is_heap_own=is_tracing or was_in_threads)
         if was_recorded:
             instruments.sites.retain(instruments.existed)
 

@@ -18,6 +18,7 @@ from profkit.capture.memory.monitor.loader_workers import Workers, resident_byte
 from profkit.capture.memory.monitor.series import Lack, Sample, Series
 from profkit.capture.process import devices
 from profkit.capture.process.malloc_stats import Allocated, Heap
+from profkit.capture.recording import session
 from profkit.index.trend import MIN_POINTS, median_slope
 from profkit.readers.process_memory import garbage_collection_paused
 
@@ -54,13 +55,17 @@ class Sampler:
         self._heap_step = 0
         self._bytes_step = 0
 
-    def take_sample(self, step: int, n_samples: int, work: Work, *, is_tracing: bool) -> Sample:
+    def take_sample(
+        self, step: int, n_samples: int, work: Work, *, is_tracing: bool, is_heap_own: bool
+    ) -> Sample:
         """Take a sample at the end of a step.
 
         Args:
             n_samples: Number of samples taken before.
             work: The kind of tensor scan.
             is_tracing: Whether a trace is being recorded, whose memory would be counted as well.
+            is_heap_own: Whether what the heap has grown by may be profkit's: each start of
+                ``tracemalloc`` leaves some 10 KB behind.
         """
         # Resident memory and the devices' are read with the tensors: all are of one moment.
         with self._clock.spending(work):
@@ -73,16 +78,18 @@ class Sampler:
         # The walk has a budget of its own: it costs more than the rest where graphs are large.
         n_nodes, graph_bytes, has_more = self._walk_graphs(step, with_bytes=is_due)
 
+        ts_ns, own_ns = self._clock.monitored_ns(), self._clock.own_ns() + session.spent_ns
         return Sample(
             step,
-            self._clock.monitored_ns(),
+            ts_ns,
             amounts,
             n_nodes,
             graph_bytes,
             rss_bytes,
-            None if is_tracing or n_nodes is None else self._read_heap_if_affordable(step),
+            None if is_heap_own or n_nodes is None else self._read_heap_if_affordable(step),
             *device_bytes,
             worker_bytes=self._read_worker(step, is_tracing=is_tracing),
+            own_ns=own_ns,
             lacks=self._find_lack(has_more_nodes=has_more),
         )
 

@@ -83,6 +83,7 @@ class Sample(NamedTuple):
         allocated_bytes: Allocated bytes of the device allocators.
         reserved_bytes: Their reserved bytes.
         worker_bytes: Private memory of one DataLoader worker, or None if not measured.
+        own_ns: Nanoseconds that profkit has taken until then.
         lacks: What could not be counted.
     """
 
@@ -96,6 +97,7 @@ class Sample(NamedTuple):
     allocated_bytes: int | None = None
     reserved_bytes: int | None = None
     worker_bytes: int | None = None
+    own_ns: int = 0
     lacks: Lack = Lack(0)
 
     def to_model(self) -> MemorySample:
@@ -112,6 +114,7 @@ class Sample(NamedTuple):
             allocated_bytes=self.allocated_bytes,
             reserved_bytes=self.reserved_bytes,
             worker_bytes=self.worker_bytes,
+            own_ns=self.own_ns,
         )
 
 
