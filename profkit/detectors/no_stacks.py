@@ -70,6 +70,9 @@ def _suggest_fix(ctx: Context) -> str:
         # `profkit run` looks at memory between steps, of which it has found none.
         is_run = ctx.trace.capture.steps == "whole"
         memory = ", and memory is monitored over all of them" if is_run else ""
-        return f"Mark the steps with `profkit.steps`: one of them is recorded with stacks{memory}."
+        return (
+            f"Mark the steps with `profkit.steps`: one of them is recorded with stacks{memory}. "
+            "Of a service, decorate what handles a request with `@profkit.trace`."
+        )
     # The loop ended before that step, or it was expected to cost too much.
     return "Record more steps: with `--wait 3`, or `wait=3`, one has stacks whatever it costs."

@@ -117,6 +117,11 @@ def test_a_public_function_is_a_method_where_a_class_has_it() -> None:
             'Write it as in profkit.allow_sync("',
         ),
         (
+            lambda: api.trace("x", wait=3, active=3)(print),
+            "profkit.trace takes `wait`, `warmup`, `active` and `repeat` for the steps of a loop;",
+            "Leave them out: the first `limit` calls are recorded. Or write `with profkit.trace(…)",
+        ),
+        (
             lambda: api.trace("x").__exit__(None, None, None),
             "This profkit.trace is not open, so it cannot be closed.",
             "Use it as `with profkit.trace(…):`",

@@ -22,6 +22,7 @@ from profkit.capture.recording import current, reporting
 from profkit.capture.recording.options import DEFAULTS, Options
 from profkit.capture.recording.schedule import Schedule
 from profkit.capture.recording.session import Session
+from profkit.errors import UsageError
 from profkit.model.capture_info import StepKind
 from profkit.model.report import Report
 
@@ -190,8 +191,16 @@ class TraceCapture(wrappers.CaptureBlock):
         functions from the first await to the last, generators and async generators item by item.
 
         Raises:
-            UsageError: If it is not a function.
+            UsageError: If it is not a function, or steps of a loop are to be recorded.
         """
+        if self._settings.schedule is not None:
+            raise UsageError(
+                f"{self._function} takes `wait`, `warmup`, `active` and `repeat` for the steps of "
+                "a loop; each call of a decorated function is a block of its own.",
+                "Leave them out: the first `limit` calls are recorded. Or write `with "
+                f"{self._function}(…) as t:` around the loop that calls the function, and "
+                "`t.step()` after each call.",
+            )
         return cast("Function", wrappers.decorate(function, self._function, self._wrap))
 
     def _wrap(self, function: Function) -> Function:
@@ -384,11 +393,11 @@ def trace(
     ``sys.setprofile`` or ``cProfile`` is in use.
 
     ``wait``, ``warmup`` and ``active`` select steps of a loop, as in ``torch.profiler.schedule``;
-    each step ends with ``t.step()``. A block that ends before one ``active`` step has ended prints
-    a warning with the number of steps that it needs. Python stacks make short steps about twice as
-    long, so the ``active`` steps are recorded without them, and source lines come from one
-    ``warmup`` step. A block without steps is recorded with stacks the first time, and its trace has
-    the overhead.
+    each step ends with ``t.step()``, so a decorator takes none of them. A block that ends before
+    one ``active`` step has ended prints a warning with the number of steps that it needs. Python
+    stacks make short steps about twice as long, so the ``active`` steps are recorded without them,
+    and source lines come from one ``warmup`` step. A block without steps is recorded with stacks
+    the first time, and its trace has the overhead.
 
     Args:
         name: A name for the folder and the report; by default that of the decorated function.
