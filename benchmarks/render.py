@@ -38,23 +38,22 @@ TARGET_SMALL_S: Final = 0.3
 ROUNDS: Final = 2
 COMPLETE: Final = re.compile(rb'"ph"\s*:\s*"X"')
 BROWSERS: Final = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-_SEEN: Final = """() => new Promise((resolve) => {
-    const look = () => {
-        const [painted] = performance.getEntriesByName('first-contentful-paint');
-        const [opened] = performance.getEntriesByType('navigation');
-        const [drawn] = performance.getEntriesByName('profkit:timeline');
-        const marks = performance.getEntriesByName('profkit:chart');
-        const isDrawn = marks.length >= document.querySelectorAll('.chart').length
-            && (drawn || !document.getElementById('timeline'));
-        if (painted && opened.loadEventEnd && isDrawn) {
-            const last = Math.max(...[...marks, drawn].map((mark) => mark?.startTime ?? 0));
-            resolve([painted.startTime, opened.loadEventEnd, last]);
-        } else setTimeout(look, 10);
-    };
-    look();
-})"""
+_SEEN: Final = """() => {
+    const isShown = (place) => place?.checkVisibility();
+    const [painted] = performance.getEntriesByName('first-contentful-paint');
+    const [opened] = performance.getEntriesByType('navigation');
+    const [drawn] = performance.getEntriesByName('profkit:timeline');
+    const marks = performance.getEntriesByName('profkit:chart');
+    const charts = [...document.querySelectorAll('.chart')].filter(isShown);
+    const isDrawn = marks.length >= charts.length
+        && (drawn || !isShown(document.getElementById('timeline')));
+    if (!(painted && opened.loadEventEnd && isDrawn)) return null;
+    const last = Math.max(...[...marks, drawn].map((mark) => mark?.startTime ?? 0));
+    return [painted.startTime, opened.loadEventEnd, last];
+}"""
 """The times of the first paint, of loading and of the last chart's or timeline's drawing, in
-milliseconds after opening the page."""
+milliseconds after opening the page; null until all that is not collapsed is drawn."""
+MAX_DRAWING_MS: Final = 120_000
 
 
 def seconds(work: Callable[[], Any]) -> float:
@@ -132,7 +131,8 @@ def opened(pages: Sequence[Path]) -> list[Seen]:
             for _ in range(ROUNDS + 1):
                 sheet = browser.new_page()
                 sheet.goto(page.as_uri())
-                times.append([each / 1000 for each in sheet.evaluate(_SEEN)])
+                seen = sheet.wait_for_function(_SEEN, timeout=MAX_DRAWING_MS).json_value()
+                times.append([each / 1000 for each in seen])
                 sheet.close()
             painted, loaded, drawn = map(min, zip(*times, strict=True))
             best.append((painted, loaded, drawn))
