@@ -15,7 +15,7 @@ import importlib.machinery
 import sys
 import warnings
 from collections.abc import Callable, Sequence
-from types import ModuleType
+from types import FrameType, ModuleType
 from typing import Any, Final, cast
 
 from profkit.capture.process.compiling import dynamo_flag
@@ -140,6 +140,19 @@ class ModuleCalls:
             self.stop()
             self.listen()
         return None
+
+
+def is_within_module_call() -> bool:
+    """Return whether the call of a module, of which a hook runs this, is within another's."""
+    import torch
+
+    call = torch.nn.Module._call_impl.__code__  # noqa: SLF001  (it runs the hooks)
+    n_calls = 0
+    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001  (CPython's only way)
+    while frame is not None and n_calls <= 1:
+        n_calls += frame.f_code is call
+        frame = frame.f_back
+    return n_calls > 1
 
 
 def _without_warning(remove: Callable[[], None]) -> Callable[[], None]:

@@ -58,6 +58,16 @@ class OpenRegions:
         kind.__enter__, kind.__exit__ = begin, end
         return restore
 
+    @property
+    def are_open(self) -> bool:
+        """Return whether a region is open."""
+        return bool(self._open)
+
+    @property
+    def are_waited_for(self) -> bool:
+        """Return whether a function waits until regions end."""
+        return self._waiting is not None
+
     def call_outside(self, action: Callable[[], None]) -> None:
         """Call a function now, or where the regions end that have begun since the last call.
 

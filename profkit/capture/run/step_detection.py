@@ -44,7 +44,7 @@ from profkit.capture.process.compiling import (
     is_traced,
     unless_paused,
 )
-from profkit.capture.process.module_calls import ModuleCalls
+from profkit.capture.process.module_calls import ModuleCalls, is_within_module_call
 from profkit.capture.process.open_regions import OpenRegions
 from profkit.capture.recording import current
 from profkit.capture.run.plan import Plan
@@ -280,7 +280,10 @@ class StepFinder:
         """Handle the call of a module whose calls may be steps."""
         if not self._in_main_thread():
             return
-        if not self._module_calls.is_narrow:
+        # The outer module's own call is a step, once the region around it has ended.
+        if self._regions.are_waited_for and is_within_module_call():
+            return
+        if not self._module_calls.is_narrow and not self._regions.are_open:
             self.recorder.module_called()
         self._end_step(partial(self._boundaries.module_called, module))
         if self._boundaries.counts(module) and not self._module_calls.is_narrow:

@@ -13,7 +13,7 @@ import torch
 import profkit
 from profkit.capture.memory.monitor.leak_monitor import LeakMonitor
 from profkit.capture.memory.monitor.step_sources import MIN_EVENTS
-from profkit.capture.process import stack_sampler
+from profkit.capture.process import module_calls, signals, stack_sampler
 from profkit.capture.recording import step_samples
 from profkit.capture.recording.options import Options
 from profkit.capture.recording.recording_budget import RecordingBudget
@@ -159,3 +159,22 @@ def test_stacks_are_sampled_until_there_are_enough_and_no_longer(
     assert finder.recorder.is_over_for_good
     assert not stack_sampler._running
     assert finder.path is not None, "it is written while the program goes on"
+
+
+def test_a_layer_within_a_region_ends_no_step_of_the_model(
+    finder: StepFinder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The model's call waits for the end of the region: its layers are not called outside of it."""
+    # With Dynamo in the process, the calls of all modules are listened to.
+    monkeypatch.setattr(module_calls, "_DYNAMO", "torch")
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.ReLU(), torch.nn.Linear(2, 2))
+    is_open, acted_within = [False], []
+    monkeypatch.setattr(signals, "act_if_pending", lambda: acted_within.append(is_open[0]))
+    for _ in range(2 * MIN_EVENTS["module"]):
+        with torch.no_grad(), torch.profiler.record_function("forward"):
+            is_open[0] = True
+            model(torch.ones(1, 2))
+            is_open[0] = False
+    assert acted_within
+    assert not any(acted_within)
+    assert finder.has_steps

@@ -42,6 +42,8 @@ SHORT = 20_000
 RETURN_LIMIT = 200_000
 SUBMIT = 5_000
 BATCH_READY = 1_000_000
+READY_SHARE = 0.1
+"""A batch that the program waited for less of its pace is not late."""
 CALLS = {"cuda_runtime", "runtime", "cuda_driver", "mtia_runtime"}
 HOST = {"cpu_op", "operator", "user_annotation", "python_function", *CALLS}
 DEVICE = {"kernel", "gpu_memcpy", "gpu_memset", "memcpy", "memset"}
@@ -362,7 +364,8 @@ class Simulation:
                     listed.append(Action(span.end, 2, "leave", wait))
             fetches = [span for span in spans if span.name.startswith(WORKERS)]
             for former, span in pairwise(fetches):
-                if former.dur > BATCH_READY < span.dur:
+                is_late = span.dur > READY_SHARE * (span.end - former.end)
+                if former.dur > BATCH_READY < span.dur and is_late:
                     listed.append(Action(former.end, 2, "arrived", former))
                     listed.append(Action(span.begin, 6, "nothing"))
                     listed.append(Action(span.end, 2, "fetched", (former, span)))
