@@ -99,7 +99,11 @@ def test_a_program_runs_as_without_profkit_and_is_reported_rightly(
     assert "Traceback" not in watched.err, watched.err
     assert "profkit/capture" not in json.dumps(report["findings"])
     assert found <= {*expected.true, *expected.may, *ANYWHERE}, "a false alarm"
-    assert set(expected.true) <= found, "what is true was not reported"
+    true = set(expected.true)
+    # A short run may end before a step with lines, and a read is reported by its line.
+    if "no-stacks" in {one["name"] for one in report["health"]}:
+        true -= {"item-sync"}
+    assert true <= found, "what is true was not reported"
     if expected.steps is None:
         assert steps is None
     else:  # fewer where the processor time of monitoring is spent
