@@ -269,12 +269,18 @@ class LeakInspector:
         reach = [_n_nodes_behind([tensor]) for tensor in roots]
         if max(reach, default=0) < _NEARLY_ALL * _n_nodes_behind(roots):
             # Several graphs, which belong to lasting tensors and not to variables of a step.
+            storages = [self._storage_of(root) for root in roots]
             aged = [
-                root for root in roots if (s := self._storage_of(root)) is not None and s.is_aged
+                root
+                for root, storage in zip(roots, storages, strict=True)
+                if storage is not None and storage.is_aged
             ]
             if aged:
                 # One is as good an example as another; prefer a known allocation site.
                 return sorted(aged, key=lambda tensor: not self._stack_of(tensor))
+            if None not in storages:
+                # All are of this step: a longer step, as of an agent that survives longer.
+                return []
         far = [index for index, n in enumerate(reach) if n >= _NEARLY_ALL * max(reach)]
         return [roots[index] for index in sorted(far, key=reach.__getitem__)]
 

@@ -356,6 +356,18 @@ def test_larger_and_larger_batches_that_are_freed_are_no_leak() -> None:
     assert len(batch)
 
 
+def test_longer_and_longer_episodes_with_graphs_are_no_leak() -> None:
+    """As of an agent that survives longer and longer."""
+    weight = nn.Parameter(torch.ones(1))
+    values: list[Tensor] = []
+
+    def body(step: int) -> None:
+        values[:] = [(weight * i).tanh() for i in range(2 * step + 8)]
+
+    assert monitored(body, 60).leaks == ()
+    assert values
+
+
 def test_larger_and_larger_batches_in_a_queue_are_no_leak() -> None:
     prefetched: deque[Tensor] = deque(maxlen=4)
     live = monitored(lambda step: prefetched.append(torch.ones(32 * (step + 40), 64)), 60)
