@@ -105,7 +105,7 @@ class Thresholds:
 
 
 @dataclass(frozen=True)
-class Table:
+class UpdatedTable:
     """An embedding table that the steps read and an optimizer updates.
 
     Attributes:
@@ -149,7 +149,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
             yield from _build_finding(ctx, thresholds, table)
 
 
-def _build_finding(ctx: Context, thresholds: Thresholds, table: Table) -> Iterator[Finding]:
+def _build_finding(ctx: Context, thresholds: Thresholds, table: UpdatedTable) -> Iterator[Finding]:
     """Yield the finding on a table, if sparse updates save enough."""
     change = ProgramChange(scaled=tuple(_scaled_rows(ctx, table)))
     cost = ctx.time_cost(change, "estimate")
@@ -188,7 +188,7 @@ def _build_finding(ctx: Context, thresholds: Thresholds, table: Table) -> Iterat
     )
 
 
-def _find_tables(ctx: Context) -> Iterator[Table]:
+def _find_tables(ctx: Context) -> Iterator[UpdatedTable]:
     """Yield the embedding tables that the steps read on a CPU, one for each shape."""
     indices_of_table: dict[Shape, dict[Shape, Rows]] = {}
     for (table, indices, *_), rows in _by_shapes(ctx, _find_operators(ctx, _READS), 2):
@@ -197,6 +197,7 @@ def _find_tables(ctx: Context) -> Iterator[Table]:
     if not indices_of_table:
         return
 
+    # Each of these passes over all operators, so they come only where there is a table.
     gradients = tuple(_by_shapes(ctx, _find_operators(ctx, _GRADIENTS), 2))
     updates = tuple(_by_shapes(ctx, _find_updates(ctx)))
     products = tuple(_by_shapes(ctx, _find_operators(ctx, _PRODUCTS)))
@@ -212,7 +213,7 @@ def _find_tables(ctx: Context) -> Iterator[Table]:
             if (share := _share_of_table(shapes[0], table)) > 0
         ]
         n_rows, n_columns = table
-        yield Table(
+        yield UpdatedTable(
             n_rows=n_rows,
             n_columns=n_columns,
             n_read=_count_read_rows(ctx, calls),
@@ -251,6 +252,7 @@ def _find_updates(ctx: Context) -> Rows:
 def _optimizer_calls(ctx: Context, ops: Rows) -> Rows:
     """Return the optimizer's step that calls each operator itself, or ``NO_ROW``."""
     is_step = are_optimizer_steps(ctx.events)
+    # What an operator calls is not the optimizer's own, and is in that operator's time already.
     caller = ctx.tree.enclosing(is_step | (ctx.events.category == Category.OP))[ops]
     return np.where((caller != NO_ROW) & is_step[caller], caller, NO_ROW).astype(np.intp)
 
@@ -280,6 +282,7 @@ def _share_of_table(updated: Any, table: Shape) -> float:  # noqa: ANN401  (a sh
     """Return the table's share of the elements that an operator updates."""
     if not _is_list(updated):
         return float(updated == table)
+    # One operator for all parameters takes as long for each as it has elements.
     n_all = sum(map(n_elements, updated))
     return sum(n_elements(shape) for shape in updated if shape == table) / max(1, n_all)
 
@@ -288,13 +291,14 @@ def _is_list(shape: Any) -> bool:  # noqa: ANN401  (a shape, or several)
     return any(isinstance(member, tuple) for member in shape)
 
 
-def _scaled_rows(ctx: Context, table: Table) -> Iterator[tuple[Rows, float]]:
+def _scaled_rows(ctx: Context, table: UpdatedTable) -> Iterator[tuple[Rows, float]]:
     """Yield the operators on a table, and the share of their time that remains."""
     read_share = table.n_read / table.n_rows
     is_fused = rows_named(ctx.events, _FUSED, Category.OP)[table.updates]
     kept = min(1.0, _KEPT_PER_SHARE * read_share)
     kept_of_fused = min(1.0, _KEPT_PER_SHARE_OF_FUSED * read_share)
 
+    # What was measured of fused updates has the gradient in it.
     yield table.gradients, kept_of_fused if is_fused.any() else kept
     for share in np.unique(table.shares).tolist():
         is_share = table.shares == share

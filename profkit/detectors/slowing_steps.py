@@ -108,6 +108,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     if not _is_growing(times_ns, thresholds):
         return
 
+    # The recorded steps are from the beginning and show nothing of it, so that there is no cost.
     first_ns, last_ns = float(times_ns[0]), float(times_ns[-1])
     extra_share = 1 - first_ns / float(times_ns.mean())
     leak = live.leaks[0] if live.leaks else None
@@ -137,6 +138,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
 
 def _is_growing(times_ns: Float64s, thresholds: Thresholds) -> bool:
     """Return whether step times grow over the whole run, from part to part."""
+    # Without enough samples there are no times, and nothing grows.
     growth_ns = np.diff(times_ns)
     total_ns = growth_ns.sum()
     if not len(times_ns) or (growth_ns < (_TOLERATED - 1) * times_ns[:-1]).any():
@@ -159,6 +161,7 @@ def find_step_times(step: Float64s, ts_ns: Float64s) -> Float64s:
         The time in the fastest quarter of each part, as the median of three parts. Shape ``(8,)``,
         or ``(0,)`` of too few samples.
     """
+    # Two samples may be of one step, between which there is no time of a step.
     is_later = np.diff(step, prepend=-np.inf) > 0
     step, ts_ns = step[is_later], ts_ns[is_later]
     if len(step) <= _N_PARTS * _MIN_SAMPLES:

@@ -148,10 +148,13 @@ def is_within_module_call() -> bool:
 
     call = torch.nn.Module._call_impl.__code__  # noqa: SLF001  (it runs the hooks)
     n_calls = 0
+
+    # The first one is the call of the module itself.
     frame: FrameType | None = sys._getframe(1)  # noqa: SLF001  (CPython's only way)
     while frame is not None and n_calls <= 1:
         n_calls += frame.f_code is call
         frame = frame.f_back
+
     return n_calls > 1
 
 
