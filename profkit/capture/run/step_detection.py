@@ -283,6 +283,7 @@ class StepFinder:
         # The outer module's own call is a step, once the region around it has ended.
         if self._regions.are_waited_for and is_within_module_call():
             return
+
         if not self._module_calls.is_narrow and not self._regions.are_open:
             self.recorder.module_called()
         self._end_step(partial(self._boundaries.module_called, module))

@@ -278,9 +278,11 @@ class LeakInspector:
             if aged:
                 # One is as good an example as another; prefer a known allocation site.
                 return sorted(aged, key=lambda tensor: not self._stack_of(tensor))
+
             if None not in storages:
                 # All are of this step: a longer step, as of an agent that survives longer.
                 return []
+
         far = [index for index, n in enumerate(reach) if n >= _NEARLY_ALL * max(reach)]
         return [roots[index] for index in sorted(far, key=reach.__getitem__)]
 
