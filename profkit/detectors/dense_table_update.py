@@ -51,17 +51,16 @@ from typing import Any, Final
 
 import numpy as np
 
+from profkit.engine.families.optimizer_calls import optimizer_of, select_called
 from profkit.index.compute.inputs import Shape, n_elements, parse_inputs
-from profkit.index.distinct import distinct
+from profkit.index.distinct import are_among, distinct
 from profkit.index.intervals import covered_by
 from profkit.index.runtime_calls import are_optimizer_steps, rows_named
 from profkit.rule import (
     MISSING,
-    NO_ROW,
     Category,
     Context,
     Finding,
-    Float64s,
     ProgramChange,
     Rows,
     RuleInfo,
@@ -76,7 +75,6 @@ from profkit.rule import (
     reaches_share,
     regex,
     time_per_step,
-    torch_names,
     windows_ns,
 )
 
@@ -113,16 +111,14 @@ class UpdatedTable:
         n_columns: Its columns.
         n_read: The most rows that a step reads; a row that is read twice counts twice.
         gradients: The operators that make its gradient. Rows.
-        updates: The optimizers' operators on it, and the share of each in ``shares``. Rows.
-        shares: The table's share of the elements that each of ``updates`` works on.
+        updates: The optimizers' operators on it, and its share of the elements that they update.
     """
 
     n_rows: int
     n_columns: int
     n_read: int
     gradients: Rows
-    updates: Rows
-    shares: Float64s
+    updates: tuple[tuple[Rows, float], ...]
 
 
 _READS: Final = regex(r"^aten::(embedding|_embedding_bag)$")
@@ -157,10 +153,12 @@ def _build_finding(ctx: Context, thresholds: Thresholds, table: UpdatedTable) ->
         return
 
     events = ctx.events
-    calls = distinct(_optimizer_calls(ctx, table.updates))
-    name = torch_names.OPTIMIZER_STEP.sub("", events.name_of(int(calls[0]))).removesuffix(".step")
+    updates = _join([rows for rows, _ in table.updates])
+    called_by, _ = select_called(ctx, np.flatnonzero(are_optimizer_steps(events)), updates)
+    calls = distinct(called_by)
+    name = optimizer_of(events.name_of(int(calls[0])))
     locations = known_locations(*ctx.costliest_lines(calls, _MAX_LINES, events.dur_ns[calls]))
-    rows = np.sort(np.concatenate((table.gradients, table.updates)))
+    rows = np.sort(np.concatenate((table.gradients, updates)))
     spent = covered_by(events, rows)
     yield INFO.finding(
         confidence="medium",
@@ -180,7 +178,7 @@ def _build_finding(ctx: Context, thresholds: Thresholds, table: UpdatedTable) ->
             "table_columns": table.n_columns,
             "read_rows_per_step": table.n_read,
             "gradient_ns": covered_by(events, table.gradients).total_ns,
-            "update_ns": covered_by(events, table.updates).total_ns,
+            "update_ns": covered_by(events, updates).total_ns,
             "events": event_ids(ctx, rows),
         },
         spans=spent.pairs(),
@@ -207,19 +205,17 @@ def _find_tables(ctx: Context) -> Iterator[UpdatedTable]:
         # The gradient of what a matrix product uses too has values in all rows.
         if table in operands or table[::-1] in operands:
             continue
-        of_table = [
-            (rows, np.full(len(rows), share))
-            for shapes, rows in updates
-            if (share := _share_of_table(shapes[0], table)) > 0
-        ]
         n_rows, n_columns = table
         yield UpdatedTable(
             n_rows=n_rows,
             n_columns=n_columns,
             n_read=_count_read_rows(ctx, calls),
             gradients=_join([rows for shapes, rows in gradients if _fits(shapes, table, calls)]),
-            updates=_join([rows for rows, _ in of_table]),
-            shares=np.concatenate([np.zeros(0), *[shares for _, shares in of_table]]),
+            updates=tuple(
+                (rows, share)
+                for shapes, rows in updates
+                if (share := _share_of_table(shapes[0], table)) > 0
+            ),
         )
 
 
@@ -235,26 +231,16 @@ def _count_read_rows(ctx: Context, calls: dict[Shape, Rows]) -> int:
 def _find_operators(ctx: Context, names: re.Pattern[str]) -> Rows:
     """Find the operators of some names in the steps."""
     rows = np.flatnonzero(rows_named(ctx.events, names, Category.OP))
-    return np.asarray(rows[in_windows(ctx, rows) & (ctx.step_of(rows) >= 0)])
+    return np.asarray(rows[in_windows(ctx, rows)])
 
 
 def _find_updates(ctx: Context) -> Rows:
     """Find the operators that optimizers call themselves on a CPU."""
-    events = ctx.events
-    ops = np.flatnonzero(events.category == Category.OP)
-    caller = _optimizer_calls(ctx, ops)
-    ops = ops[caller != NO_ROW]
+    calls = np.flatnonzero(are_optimizer_steps(ctx.events))
+    _, ops = select_called(ctx, calls, np.flatnonzero(ctx.events.category == Category.OP))
     ops = ops[in_windows(ctx, ops)]
     _, launching = ctx.launched_by(ops)
-    return np.asarray(np.setdiff1d(ops, launching))
-
-
-def _optimizer_calls(ctx: Context, ops: Rows) -> Rows:
-    """Return the optimizer's step that calls each operator itself, or ``NO_ROW``."""
-    is_step = are_optimizer_steps(ctx.events)
-    # What an operator calls is not the optimizer's own, and is in that operator's time already.
-    caller = ctx.tree.enclosing(is_step | (ctx.events.category == Category.OP))[ops]
-    return np.where((caller != NO_ROW) & is_step[caller], caller, NO_ROW).astype(np.intp)
+    return np.asarray(ops[~are_among(ops, launching)])
 
 
 def _by_shapes(
@@ -266,7 +252,7 @@ def _by_shapes(
         A shape, a list of shapes, or ``()`` for each input; and the operators.
     """
     numbers = ctx.events.input_dims.at(rows)
-    for number in np.unique(numbers[numbers != MISSING]).tolist():
+    for number in distinct(numbers[numbers != MISSING]).tolist():
         inputs = parse_inputs(ctx.events.names[number], "", "")
         if inputs is not None and len(inputs.shapes) >= n_inputs:
             yield inputs.shapes, rows[numbers == number]
@@ -294,16 +280,16 @@ def _is_list(shape: Any) -> bool:  # noqa: ANN401  (a shape, or several)
 def _scaled_rows(ctx: Context, table: UpdatedTable) -> Iterator[tuple[Rows, float]]:
     """Yield the operators on a table, and the share of their time that remains."""
     read_share = table.n_read / table.n_rows
-    is_fused = rows_named(ctx.events, _FUSED, Category.OP)[table.updates]
+    is_fused = rows_named(ctx.events, _FUSED, Category.OP)
     kept = min(1.0, _KEPT_PER_SHARE * read_share)
     kept_of_fused = min(1.0, _KEPT_PER_SHARE_OF_FUSED * read_share)
 
     # What was measured of fused updates has the gradient in it.
-    yield table.gradients, kept_of_fused if is_fused.any() else kept
-    for share in np.unique(table.shares).tolist():
-        is_share = table.shares == share
-        yield table.updates[is_share & ~is_fused], 1 - share * (1 - kept)
-        yield table.updates[is_share & is_fused], 1 - share * (1 - kept_of_fused)
+    has_fused = any(is_fused[rows].any() for rows, _ in table.updates)
+    yield table.gradients, kept_of_fused if has_fused else kept
+    for rows, share in table.updates:
+        yield rows[~is_fused[rows]], 1 - share * (1 - kept)
+        yield rows[is_fused[rows]], 1 - share * (1 - kept_of_fused)
 
 
 def _join(parts: list[Rows]) -> Rows:

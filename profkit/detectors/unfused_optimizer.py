@@ -51,12 +51,12 @@ from typing import Final
 
 import numpy as np
 
+from profkit.engine.families.optimizer_calls import optimizer_of, select_called
 from profkit.engine.families.tensor_loops import KEPT_ON_GPU
 from profkit.index.distinct import distinct
 from profkit.index.intervals import covered_by
 from profkit.index.runtime_calls import are_optimizer_steps, rows_named
 from profkit.rule import (
-    NO_ROW,
     Category,
     Context,
     Finding,
@@ -156,7 +156,7 @@ def _build_findings(
     Args:
         name: The annotation's name, as in ``Optimizer.step#SGD.step``.
     """
-    optimizer = torch_names.OPTIMIZER_STEP.sub("", name).removesuffix(".step")
+    optimizer = optimizer_of(name)
     work, _ = ctx.launched_by(ops)
     kept = KEPT_ON_GPU if len(work) else _KEPT_ON_CPU.get(optimizer, 1.0)
     change = ProgramChange(scaled=((ops, kept),))
@@ -200,20 +200,15 @@ def _find_loops(ctx: Context, calls: Rows) -> tuple[Rows, Rows]:
     Returns:
         The call of ``step()`` around each operator, and the operator. Shape ``(k,)`` each.
     """
-    events, tree = ctx.events, ctx.tree
-    is_call = np.zeros(len(events), dtype=np.bool_)
-    is_call[calls] = True
+    events = ctx.events
     ops = np.flatnonzero(rows_named(events, _ELEMENTWISE, Category.OP))
-    # Operators within operators, as of a closure's layers, are not the optimizer's own.
-    caller = tree.enclosing(is_call | (events.category == Category.OP))[ops]
-    is_direct = (caller != NO_ROW) & is_call[caller]
-    caller, ops = caller[is_direct], ops[is_direct]
+    caller, ops = select_called(ctx, calls, ops)
 
     # On a GPU an update launches kernels; an optimizer's counters stay on the host.
     is_update = events.ts_ns[ops] >= _updates_begin_ns(ctx, calls)[np.searchsorted(calls, caller)]
     if uses_device(ctx):
         is_update &= np.isin(ops, ctx.launched_by(ops)[1])
-    return caller[is_update].astype(np.intp), ops[is_update]
+    return caller[is_update], ops[is_update]
 
 
 def _updates_begin_ns(ctx: Context, calls: Rows) -> Int64s:

@@ -112,9 +112,11 @@ def _trend(report: Report) -> Iterator[str]:
     for finding in report.findings:
         first_ns = finding.evidence.get("first_steps_ns")
         last_ns = finding.evidence.get("last_steps_ns")
-        if finding.name == _SLOWING_STEPS and isinstance(first_ns, int) and first_ns > 0:
-            times = f"{last_ns / first_ns:.1f}" if isinstance(last_ns, int) else "several"
-            yield f"Steps take {times} times as long at the end of the run as at its beginning."
+        if finding.name != _SLOWING_STEPS:
+            continue
+        if isinstance(first_ns, int) and isinstance(last_ns, int) and first_ns > 0:
+            times = last_ns / first_ns
+            yield f"Steps take {times:.1f} times as long at the end of the run as at its beginning."
 
 
 def _faults(report: Report) -> Iterator[str]:

@@ -282,7 +282,7 @@ class LeakMonitor:
         return Sampled(
             is_cheap=instruments.is_cheap,
             affords_sites=instruments.clock.affords_sites(),
-            is_tracing=self._is_tracing(),
+            is_tracing=is_tracing,
         )
 
     def _evaluate(self) -> Evaluated:
