@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from typing import Final
 
 
 def working_folder() -> Path:
@@ -34,13 +35,18 @@ def cache_folder(name: str) -> Path:
     return (home if home.is_absolute() else Path.home() / ".cache") / "profkit" / name
 
 
-_max_bytes: int | None = None
+class _ProcessState:
+    """What this process has set."""
+
+    max_bytes: int | None = None
+
+
+_state: Final = _ProcessState()
 
 
 def limit_cache(max_bytes: int | None) -> None:
     """Change the maximum size of the cache in bytes: None for the default, 0 for none."""
-    global _max_bytes  # noqa: PLW0603  (of this process)
-    _max_bytes = max_bytes
+    _state.max_bytes = max_bytes
 
 
 def cache_limit() -> int | None:
@@ -48,4 +54,4 @@ def cache_limit() -> int | None:
 
     It is 0 if ``PROFKIT_CACHE`` is ``0``.
     """
-    return 0 if os.environ.get("PROFKIT_CACHE") == "0" else _max_bytes
+    return 0 if os.environ.get("PROFKIT_CACHE") == "0" else _state.max_bytes

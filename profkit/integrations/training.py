@@ -89,7 +89,7 @@ class Training:
         """Begin a training. One that was left by an exception has ended."""
         self.end(None)
         # torch has one profiler: a recording that has begun keeps it, and contains the training.
-        self._is_part = current.session is not None
+        self._is_part = current.state.session is not None
         if self._is_part:
             console.note(f"“{self._name}” is part of another recording.", quiet=self._quiet)
             return

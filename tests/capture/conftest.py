@@ -18,11 +18,11 @@ Opened = Callable[[str | None], dict[str, Any]]
 @pytest.fixture(autouse=True)
 def _fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("PROFKIT_DIR", str(tmp_path / "traces"))
-    monkeypatch.setattr(current, "is_on", True)
+    monkeypatch.setattr(current.state, "is_on", True)
     for cache in (current.n_recorded, current._is_present, _known_lines, console._printed):
         cache.clear()
     yield
-    assert current.session is None, "a test left a capture open"
+    assert current.state.session is None, "a test left a capture open"
 
 
 @pytest.fixture

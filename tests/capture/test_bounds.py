@@ -85,7 +85,7 @@ def test_a_subscription_from_the_import_of_torch_knows_that_no_profiler_was_made
         users.stop_trace()
     finally:
         program_profilers.unsubscribe(listener)
-    assert not program_profilers._is_none_made
+    assert not program_profilers.state.is_none_made
 
 
 def names_in(trace: dict[str, Any]) -> list[str]:

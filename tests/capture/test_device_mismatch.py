@@ -17,7 +17,7 @@ from profkit.capture.recording import device_mismatch
 @pytest.fixture(autouse=True)
 def nothing_noted() -> Iterator[None]:
     yield
-    environment.mismatch = None
+    environment.state.mismatch = None
 
 
 def failing(tensor: torch.Tensor) -> None:
@@ -67,14 +67,14 @@ def test_the_operator_is_that_of_the_error() -> None:
             "and cpu! (when checking argument for argument mat1 in method wrapper_CUDA_addmm)"
         )
     )
-    assert environment.mismatch is not None
-    assert environment.mismatch.operator == "aten::addmm"
-    assert environment.mismatch.tensors == []
+    assert environment.state.mismatch is not None
+    assert environment.state.mismatch.operator == "aten::addmm"
+    assert environment.state.mismatch.tensors == []
 
 
 def test_other_errors_are_not_kept() -> None:
     device_mismatch.note(RuntimeError("out of memory"))
-    assert environment.mismatch is None
+    assert environment.state.mismatch is None
 
 
 def test_only_the_recording_that_the_error_ended_has_it() -> None:
@@ -92,8 +92,8 @@ def test_neither_the_error_nor_its_tensors_are_kept_alive() -> None:
         device_mismatch.note(error)
     del x
     gc.collect()
-    assert environment.mismatch is not None
-    assert environment.mismatch.tensors
+    assert environment.state.mismatch is not None
+    assert environment.state.mismatch.tensors
     assert alive() is None
 
 
@@ -109,5 +109,5 @@ def test_no_code_of_the_program_runs() -> None:
         failing(x)
     except RuntimeError as error:
         device_mismatch.note(error)
-    assert environment.mismatch is not None
-    assert environment.mismatch.tensors == []
+    assert environment.state.mismatch is not None
+    assert environment.state.mismatch.tensors == []

@@ -154,7 +154,7 @@ def test_an_asynchronous_block_says_what_to_write(
     name: str, state: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     is_on = state == "on"
-    monkeypatch.setattr(current, "is_on", is_on)
+    monkeypatch.setattr(current.state, "is_on", is_on)
     block = getattr(profkit, name)("x") if name == "allow_sync" else getattr(profkit, name)()
 
     async def work() -> None:
@@ -274,7 +274,7 @@ def test_steps_of_a_loop_that_is_not_recorded_are_told_to_listeners(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     ends: list[int] = []
-    monkeypatch.setattr(current, "is_on", False)
+    monkeypatch.setattr(current.state, "is_on", False)
     monkeypatch.setattr(current, "step_listeners", [lambda: ends.append(1)])
     assert list(profkit.steps(range(4))) == [0, 1, 2, 3]
     assert len(ends) == 4

@@ -141,8 +141,8 @@ def test_the_operator_within_which_a_recording_stops_does_not_warn(opened: Opene
 
         class Stopping(TorchDispatchMode):
             def __torch_dispatch__(self, func, _types, args=(), kwargs=None):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN204
-                assert current.session is not None
-                current.session.freeze()
+                assert current.state.session is not None
+                current.state.session.freeze()
                 return func(*args, **(kwargs or {}))
 
         with Stopping():

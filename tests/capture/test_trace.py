@@ -372,7 +372,7 @@ def test_nothing_is_recorded_without_the_required_device(tmp_path: Path) -> None
 def test_with_recording_off_a_function_is_returned_unchanged(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(current, "is_on", False)
+    monkeypatch.setattr(current.state, "is_on", False)
     assert profkit.trace(work) is work
     assert profkit.trace("step")(work) is work
     with profkit.trace("step", wait=1, active=1) as t:

@@ -17,4 +17,4 @@ def _fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for cache in (current.n_recorded, recording_writer._known_lines, console._printed):
         cache.clear()
     yield
-    assert current.session is None, "a test left a recording open"
+    assert current.state.session is None, "a test left a recording open"

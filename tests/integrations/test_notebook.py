@@ -272,7 +272,7 @@ coroutine.close()
 def test_with_profiling_off_it_only_runs_the_cell(
     shell: InteractiveShell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("profkit.capture.recording.current.is_on", False)
+    monkeypatch.setattr("profkit.capture.recording.current.state.is_on", False)
     result, seen = ran(shell, "%%profkit -o kept\nnet(batch).shape[0]")
     assert result.result == 4
     assert seen.outputs[-1:] == [] or "profkit" not in str(seen.outputs[-1].data)

@@ -102,13 +102,13 @@ class ProgramListener:
         Args:
             stopped_by: What ends the program, or empty.
         """
-        global _listener  # noqa: PLW0603  (of the process)
         if not self._is_open or self._pid != os.getpid():
             return
 
         self._is_open = False
         atexit.unregister(self.end)
-        _listener = None if _listener is self else _listener
+        if _state.listener is self:
+            _state.listener = None
 
         self._torch_import.stop()
         self._recorder.stop(stopped_by)
@@ -184,7 +184,17 @@ class ProgramListener:
                 sync_monitor.unsubscribe(self._count_sync)
 
 
-_listener: ProgramListener | None = None
+class _ProcessState:
+    """What listens in this process.
+
+    Attributes:
+        listener: The one that does, or None.
+    """
+
+    listener: ProgramListener | None = None
+
+
+_state: Final = _ProcessState()
 """The listener of this process, or None."""
 
 
@@ -220,7 +230,7 @@ def listen(
     _ARGUMENTS.check(name=name, dir=dir)
     title = name or Path(sys.argv[0] if sys.argv else "").stem.lstrip("-") or "run"
     folder = files.trace_folder(None if dir is None else os.fspath(dir), title)
-    return _listener or begin(title, working_folder() / folder)
+    return _state.listener or begin(title, working_folder() / folder)
 
 
 def begin(name: str, folder: Path) -> ProgramListener | NotListening:
@@ -229,11 +239,10 @@ def begin(name: str, folder: Path) -> ProgramListener | NotListening:
     Args:
         folder: The folder of the run, absolute.
     """
-    global _listener  # noqa: PLW0603  (of the process)
     if not IS_ON:
         return NotListening()
     try:
-        _listener = listener = ProgramListener(name, folder)
+        _state.listener = listener = ProgramListener(name, folder)
     except OSError as error:
         console.warn(f"profkit.listen fails in {folder}; the program runs without it.", error)
         return NotListening()
@@ -248,7 +257,11 @@ def begin_if_wanted() -> None:
     A worker of a loader that is not forked imports the program again.
     """
     process = sys.modules.get("multiprocessing.process")
-    if is_wanted() and _listener is None and (process is None or not process.parent_process()):
+    if (
+        is_wanted()
+        and _state.listener is None
+        and (process is None or not process.parent_process())
+    ):
         listen()
 
 
@@ -269,10 +282,9 @@ def _job_id(host: str) -> str:
 
 
 def _forget_in_child() -> None:
-    global _listener  # noqa: PLW0603  (of the process)
-    if _listener is not None:
-        _listener.forget_in_child()
-        _listener = None
+    if _state.listener is not None:
+        _state.listener.forget_in_child()
+        _state.listener = None
 
 
 if hasattr(os, "register_at_fork"):

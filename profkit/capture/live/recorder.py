@@ -162,8 +162,8 @@ class StepRecorder:
             self._close(request, _refusal(reason))
             return
 
-        if current.session is not None:  # that of profkit run, which is done
-            current.leave(current.session)
+        if current.state.session is not None:  # that of profkit run, which is done
+            current.leave(current.state.session)
         self._begin(request, n_late)
 
     def _begin(self, request: Request, n_late: int) -> None:
@@ -248,8 +248,8 @@ def _move_beside(trace: str, memory: Memory) -> Iterator[str]:
 
 def _refusal_reason() -> str:
     """Return why nothing can be recorded now, or an empty text."""
-    session = current.session
-    if not current.is_on:
+    session = current.state.session
+    if not current.state.is_on:
         return "recording is off in this process"
     if session is not None and not session.is_done:
         return f"the program is recording “{session.name}” itself"

@@ -117,7 +117,7 @@ class _Calls:
         """Do nothing: of the tensors of a call nothing is known before it ends."""
 
     def __exit__(self, kind: object, _error: object, _traceback: object) -> None:
-        if kind is None and current.is_on:
+        if kind is None and current.state.is_on:
             self._end_call()
 
     def _end_call(self) -> None:
@@ -185,7 +185,7 @@ def no_leak(function: Any = None, /, *, allowed_bytes: int = 0) -> Any:
         UsageError: If an argument is invalid.
     """
     _ARGUMENTS.check(allowed_bytes=allowed_bytes)
-    guard = NoLeak(allowed_bytes) if current.is_on else IDLE
+    guard = NoLeak(allowed_bytes) if current.state.is_on else IDLE
     if function is None:
         return guard
     wrappers.require_function(function, "profkit.no_leak")

@@ -111,7 +111,11 @@ class Memory(wrappers.CaptureBlock):
     def __enter__(self) -> Self:
         options = self._options
         name = options.name or _DEFAULT_NAME
-        if current.is_on and _n_monitored.get(name, 0) < options.limit and self._steps is None:
+        if (
+            current.state.is_on
+            and _n_monitored.get(name, 0) < options.limit
+            and self._steps is None
+        ):
             _n_monitored[name] = _n_monitored.get(name, 0) + 1
 
             self._oom = oom.OomMonitor(options.folder, name, quiet=options.quiet)
@@ -315,7 +319,7 @@ def memory(
     function = name if is_function else None
     name = None if function is not None else name
     _ARGUMENTS.check(name=name, limit=limit, dir=dir, quiet=quiet, tracemalloc=tracemalloc)
-    if not current.is_on:
+    if not current.state.is_on:
         return IDLE if function is None else function
     folder = None if dir is None else os.fspath(dir)
     block = Memory(name, limit, folder, quiet=quiet, tracemalloc=tracemalloc)

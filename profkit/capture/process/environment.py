@@ -24,18 +24,28 @@ _AMD_VERSION: Final = Path("/sys/module/amdgpu/version")
 _CPUS: Final = Path("/proc/cpuinfo")
 _COMMIT: Final = regex(r"[0-9a-f]{40}([0-9a-f]{24})?")
 
-mismatch: DeviceMismatch | None = None
-"""The error that ends what is recorded, noted by
-:mod:`profkit.capture.recording.device_mismatch`; the next recording that is written takes it."""
+
+class ProcessFacts:
+    """What is known of this process's program.
+
+    Attributes:
+        mismatch: The error that ends what is recorded, noted by
+            :mod:`profkit.capture.recording.device_mismatch`; the next recording that is written
+            takes it.
+    """
+
+    mismatch: DeviceMismatch | None = None
+
+
+state: Final = ProcessFacts()
 
 
 def describe(name: str, steps: StepKind) -> CaptureInfo:
     """Describe this process, its machine and its torch, for the capture of that name."""
-    global mismatch
     import torch
 
     rank, world_size = ranks()
-    ended_by, mismatch = mismatch, None
+    ended_by, state.mismatch = state.mismatch, None
     return CaptureInfo(
         version=__version__,
         name=name,

@@ -19,15 +19,24 @@ from typing import Final
 _STDERR: Final = 2
 _LINE: Final = rb"ERROR: External init callback must run in same thread as registerClient[^\n]*\n?"
 
-_is_prepared: bool = False
-"""Whether a profiler was prepared in this process: only the first one prints the line."""
+
+class _ProcessState:
+    """What was done in this process.
+
+    Attributes:
+        is_prepared: Whether a profiler was prepared: only the first one prints the line.
+    """
+
+    is_prepared: bool = False
+
+
+_state: Final = _ProcessState()
 
 
 @contextlib.contextmanager
 def without_thread_error() -> Iterator[None]:
     """Prepare a profiler in this block without the line; everything else is printed after it."""
-    global _is_prepared
-    is_first, _is_prepared = not _is_prepared, True
+    is_first, _state.is_prepared = not _state.is_prepared, True
     if not is_first or threading.current_thread() is threading.main_thread():
         yield
         return

@@ -23,8 +23,19 @@ from profkit.capture.process.compiling import dynamo_flag
 _DYNAMO: Final = "torch._dynamo"
 _HOOKS_WARNING: Final = r"Using `torch\.compile\(module\)` when there are global hooks"
 
-_listener: Callable[[object], None] | None = None
-"""Called with the module by :class:`CallOfClass`."""
+
+class _ProcessState:
+    """What listens in this process.
+
+    Attributes:
+        on_call: Called with the module by :class:`CallOfClass`; None while nothing listens to one
+            class.
+    """
+
+    on_call: Callable[[object], None] | None = None
+
+
+_state: Final = _ProcessState()
 
 
 class CallOfClass:
@@ -46,8 +57,8 @@ class CallOfClass:
     def __get__(self, module: Any, _owner: object = None) -> Any:  # noqa: ANN401
         if module is None:
             return self
-        if _listener is not None:
-            _listener(module)
+        if _state.on_call is not None:
+            _state.on_call(module)
         parent: Any = super(self._kind, module)
         return parent.__call__
 
@@ -94,7 +105,6 @@ class ModuleCalls:
 
     def narrow(self, module: object) -> None:
         """Listen to the calls of this module, and others of its class, if that is possible."""
-        global _listener
         import torch
 
         kind: Any = type(module)
@@ -108,21 +118,20 @@ class ModuleCalls:
             return
 
         # The hook goes only now, so that one of the two listens at any time.
-        _listener, self._class, self._call = self._on_call, kind, call
+        _state.on_call, self._class, self._call = self._on_call, kind, call
         self._unhook()
         self._unhook = None
         sys.meta_path.insert(0, self)
 
     def stop(self) -> None:
         """Stop listening."""
-        global _listener  # noqa: PLW0603
         if self._unhook is not None:
             self._unhook()
             self._unhook = None
 
         kind, self._class = self._class, None
         if kind is not None:
-            _listener = None
+            _state.on_call = None
             with contextlib.suppress(Exception):  # of a metaclass of the program
                 if vars(kind).get("__call__") is self._call:
                     del kind.__call__

@@ -71,13 +71,21 @@ the same number as cProfile, whose calls are lost if torch ends before it.
 
 Source: ``registerMonitoringCallback`` in ``torch/csrc/autograd/profiler_python.cpp``."""
 
-is_active: bool = False
-"""Whether a profiler of the program records, while there are listeners; reading it calls nothing,
-which a profiler with stacks would record."""
 
-_is_none_made: bool = False
-"""Whether the program is known to have made no profiler since torch was imported."""
+class ProgramProfilers:
+    """What is known of the profilers of this process's program.
 
+    Attributes:
+        is_active: Whether one records, while there are listeners. Reading it calls nothing, which a
+            profiler with stacks would record.
+        is_none_made: Whether the program is known to have made none since torch was imported.
+    """
+
+    is_active: bool = False
+    is_none_made: bool = False
+
+
+state: Final = ProgramProfilers()
 _is_own: Final[ContextVar[bool]] = ContextVar("profkit_profiles", default=False)
 _listeners: Final[list[Listener]] = []
 _lock: Final = threading.RLock()
@@ -100,9 +108,8 @@ def subscribe(listener: Listener, *, from_import: bool = False) -> None:
     Args:
         from_import: Whether torch was imported just now, so that no profiler was missed.
     """
-    global _is_none_made  # noqa: PLW0603
     with _lock:
-        _is_none_made |= from_import and not _undo
+        state.is_none_made |= from_import and not _undo
         _listeners.append(listener)
         if not _undo:
             _undo.extend(filter(None, (_observe_calls(*place, _notify) for place in _WATCHED)))
@@ -110,12 +117,11 @@ def subscribe(listener: Listener, *, from_import: bool = False) -> None:
 
 def unsubscribe(listener: Listener) -> None:
     """Stop calling a listener, unless that was done. The last one restores torch's functions."""
-    global is_active, _is_none_made  # noqa: PLW0603
     with _lock:
         if listener in _listeners:
             _listeners.remove(listener)
         if not _listeners:
-            is_active = _is_none_made = False
+            state.is_active = state.is_none_made = False
             while _undo:
                 _undo.pop()()
 
@@ -172,7 +178,7 @@ def is_open(except_for: Collection[object] = ()) -> bool:
     is_enabled = bool(getattr(torch_autograd, "_is_profiler_enabled", False))
     if is_enabled or (not except_for and is_recording()):
         return True
-    if _is_none_made:
+    if state.is_none_made:
         return False
 
     torch_profiler = sys.modules.get("torch.profiler")
@@ -268,14 +274,12 @@ def _observe_calls(
 
 
 def _note_made() -> None:
-    global _is_none_made  # noqa: PLW0603
-    _is_none_made = False
+    state.is_none_made = False
 
 
 def _set_active(function: str) -> None:
-    global is_active  # noqa: PLW0603  (torch has one profiler per process)
     if function in {_STARTS, _STOPS}:
-        is_active = function == _STARTS
+        state.is_active = function == _STARTS
 
 
 def _notify(profiler: str) -> None:

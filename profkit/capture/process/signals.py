@@ -61,9 +61,25 @@ class Finisher:
 
 
 _finishers: Final[list[Finisher]] = []
-_signal_thread: "_SignalThread | None" = None
-_n_deferring = 0
-_is_held = False
+
+
+class _ProcessState:
+    """How this process stands to SIGTERM.
+
+    Attributes:
+        thread: The signal thread, or None while nothing is to be finished.
+        n_deferring: The blocks of :func:`deferred` that are open, within each other.
+        is_held: Whether a block of :func:`held` is open.
+        limit_s: How long the process may live on after the signal.
+    """
+
+    thread: "_SignalThread | None" = None
+    n_deferring: int = 0
+    is_held: bool = False
+    limit_s: float = LIMIT_S
+
+
+_state: Final = _ProcessState()
 
 
 def on_sigterm(finisher: Finisher) -> None:
@@ -72,7 +88,6 @@ def on_sigterm(finisher: Finisher) -> None:
     Does nothing outside the main thread, where no handler can be set, in a program that handles or
     ignores the signal, and on systems without signals.
     """
-    global _signal_thread  # noqa: PLW0603
     is_main = threading.current_thread() is threading.main_thread()
     if os.name != "posix" or not is_main or finisher in _finishers:
         return
@@ -80,7 +95,7 @@ def on_sigterm(finisher: Finisher) -> None:
         if signal.getsignal(_TERM) is not signal.SIG_DFL:
             return
         with contextlib.suppress(OSError, RuntimeError):  # no more files, or no more threads
-            _signal_thread = _SignalThread()
+            _state.thread = _SignalThread()
             signal.signal(_TERM, _handle)
     _finishers.append(finisher)
 
@@ -98,23 +113,21 @@ def deferred() -> Iterator[None]:
 
     It does so at the latest after the limit. What is removed in the block still counts there.
     """
-    global _n_deferring  # noqa: PLW0603
-    _n_deferring += 1
+    _state.n_deferring += 1
     try:
         yield
     finally:
-        _n_deferring -= 1
+        _state.n_deferring -= 1
         _stop_if_unused()
         _wait_if_pending()
 
 
 def _stop_if_unused() -> None:
     """Give SIGTERM its default action again, once nothing is to be finished before it."""
-    global _signal_thread
     is_main = threading.current_thread() is threading.main_thread()
-    if _finishers or _n_deferring or _signal_thread is None or not is_main:
+    if _finishers or _state.n_deferring or _state.thread is None or not is_main:
         return
-    thread, _signal_thread = _signal_thread, None
+    thread, _state.thread = _state.thread, None
     if signal.getsignal(_TERM) is _handle:
         signal.signal(_TERM, signal.SIG_DFL)
     thread.stop()
@@ -124,16 +137,16 @@ def _stop_if_unused() -> None:
 
 def is_pending() -> bool:
     """Return whether SIGTERM has arrived, so that the process is about to end."""
-    return _signal_thread is not None and _signal_thread.was_requested.is_set()
+    return _state.thread is not None and _state.thread.was_requested.is_set()
 
 
 def act_if_pending() -> None:
     """End the process here if SIGTERM has arrived; called on the main thread, at a safe point."""
-    thread = _signal_thread
+    thread = _state.thread
     if (
         thread is not None
         and thread.was_requested.is_set()
-        and not _n_deferring
+        and not _state.n_deferring
         and threading.current_thread() is threading.main_thread()
     ):
         thread.finish()
@@ -141,11 +154,7 @@ def act_if_pending() -> None:
 
 def set_limit(limit_s: float) -> None:
     """Set how long the process may live on after SIGTERM."""
-    global _limit_s  # noqa: PLW0603
-    _limit_s = limit_s
-
-
-_limit_s: float = LIMIT_S
+    _state.limit_s = limit_s
 
 
 @contextlib.contextmanager
@@ -182,14 +191,13 @@ def held() -> Iterator[None]:
     or stop of torch's profiler it would leave that half done, and it is the program's: it belongs
     to no warning of profkit's.
     """
-    global _is_held  # noqa: PLW0603
-    if _is_held or threading.current_thread() is not threading.main_thread():
+    if _state.is_held or threading.current_thread() is not threading.main_thread():
         yield
         return
 
     arrived: list[int] = []
     handlers: dict[int, Any] = {}
-    _is_held = True
+    _state.is_held = True
     try:
         for number, handler in python_handlers().items():
             if handler is not _handle:
@@ -200,7 +208,7 @@ def held() -> Iterator[None]:
         try:
             _restore(handlers)
         finally:
-            _is_held = False
+            _state.is_held = False
             _wait_if_pending()
             _raise_each([*dict.fromkeys(arrived)])
 
@@ -229,7 +237,7 @@ def _raise_each(numbers: list[int]) -> None:
 
 def _handle(_number: int, _frame: FrameType | None) -> None:
     """Note SIGTERM; the main thread waits here for the end, unless it has to reach a safe point."""
-    thread = _signal_thread
+    thread = _state.thread
     if thread is None or thread.pid != os.getpid():
         _die(_TERM)
         return
@@ -239,15 +247,14 @@ def _handle(_number: int, _frame: FrameType | None) -> None:
 
 def _wait_if_pending() -> None:
     """Go no further on the main thread if the signal thread ends the process now."""
-    global _is_held  # noqa: PLW0603
-    thread = _signal_thread
-    if thread is None or not thread.was_requested.is_set() or _is_held or _n_deferring:
+    thread = _state.thread
+    if thread is None or not thread.was_requested.is_set() or _state.is_held or _state.n_deferring:
         return
     is_main = threading.current_thread() is threading.main_thread()
     is_here = thread.finishing_thread == threading.get_ident()
     if is_main and not is_here and not thread.needs_safe_point():
         with held():
-            _is_held = False  # what it waits for is not this block
+            _state.is_held = False  # what it waits for is not this block
             while True:
                 time.sleep(LIMIT_S)
 
@@ -329,7 +336,7 @@ class _SignalThread:
 
     def _attend(self) -> None:
         """End the process, if it is this one that has got the signal."""
-        ends_s = time.monotonic() + _limit_s
+        ends_s = time.monotonic() + _state.limit_s
         position = _position_of_main()
         if not self.was_requested.wait(_HANDLER_S) and _position_of_main() != position:
             # The main thread goes on without its handler: a child got the signal, before it had
@@ -337,9 +344,9 @@ class _SignalThread:
             return
 
         own_threads.start(lambda: _die_at(ends_s))
-        gives_up_s = ends_s - _limit_s * (1 - _SAFE_POINT_SHARE)
+        gives_up_s = ends_s - _state.limit_s * (1 - _SAFE_POINT_SHARE)
         while not self._is_stopped:
-            is_writing = _n_deferring or _is_held
+            is_writing = _state.n_deferring or _state.is_held
             if not is_writing and (not self.needs_safe_point() or time.monotonic() > gives_up_s):
                 self.finish()
             time.sleep(_POLL_S)
@@ -366,7 +373,7 @@ def _before_fork() -> None:
     Python forgets signals that reach the child before its handlers are replaced: the child would
     survive the one that ends it.
     """
-    if _signal_thread is not None:
+    if _state.thread is not None:
         _masks.append(signal.pthread_sigmask(signal.SIG_BLOCK, {_TERM}))
 
 
@@ -377,10 +384,9 @@ def _after_fork() -> None:
 
 def _forget_in_child() -> None:
     """Give SIGTERM its default action in a forked child, which has no signal thread."""
-    global _signal_thread, _n_deferring, _is_held
     _finishers.clear()
-    thread, _signal_thread = _signal_thread, None
-    _n_deferring, _is_held = 0, False
+    thread, _state.thread = _state.thread, None
+    _state.n_deferring, _state.is_held = 0, False
     if thread is not None and signal.getsignal(_TERM) is _handle:
         signal.signal(_TERM, signal.SIG_DFL)
     if thread is not None:

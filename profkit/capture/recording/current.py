@@ -24,11 +24,20 @@ from profkit.capture.recording.schedule import Schedule
 from profkit.capture.recording.session import Session
 from profkit.model.capture_info import StepKind
 
-is_on: bool = IS_ON
-"""Whether anything is recorded; not in a child that was forked while something was."""
 
-session: Session | None = None
-"""The open capture."""
+class CurrentCapture:
+    """What this process records.
+
+    Attributes:
+        is_on: Whether anything is recorded; not in a child that was forked while something was.
+        session: The open capture, or None.
+    """
+
+    is_on: bool = IS_ON
+    session: Session | None = None
+
+
+state: Final = CurrentCapture()
 
 step_listeners: Final[list[Callable[[], None]]] = []
 """Called at every ``step()`` of every ``profkit.trace``, recorded or not."""
@@ -71,17 +80,16 @@ def enter(
         first_step: The number of the first step, from 0.
         budget: Limits what the steps cost, or None.
     """
-    global session  # noqa: PLW0603  (the one capture of the process is this module's purpose)
     with _lock:
-        if session is not None:
+        if state.session is not None:
             # The recording of steps ends within a loop, whose region would be left open.
-            is_cut = schedule is not None and session.records_steps
-            return None if is_cut else _open_region(session, name)
+            is_cut = schedule is not None and state.session.records_steps
+            return None if is_cut else _open_region(state.session, name)
         if n_recorded.get(name, 0) >= limit:
             _note_limit(name, limit, quiet=options.quiet)
             return None
         n_recorded[name] = n_recorded.get(name, 0) + 1
-        session = opened = Session(name, options, schedule, steps, first_step, budget)
+        state.session = opened = Session(name, options, schedule, steps, first_step, budget)
         signals.on_sigterm(_FINISHER)
 
     # Without the lock, so that other threads, which record nothing meanwhile, do not wait.
@@ -107,10 +115,9 @@ def leave(entered: Session, stopped_by: str = "", *, is_last: bool = False) -> N
 
 def detach(entered: Session) -> None:
     """Let other captures begin, whatever becomes of this one."""
-    global session  # noqa: PLW0603
     with _lock:
-        if session is entered:
-            session = None
+        if state.session is entered:
+            state.session = None
     signals.remove(_FINISHER)
     # A run that is only frozen goes on with the recording of its steps.
     if entered.over:
@@ -151,14 +158,14 @@ def _note_limit(name: str, limit: int, *, quiet: bool) -> None:
 
 def _finish_early(stopped_by: str) -> None:
     """End the open capture because the process is about to end."""
-    opened = session
+    opened = state.session
     if opened is not None and opened.pid == os.getpid():
         leave(opened, stopped_by)
 
 
 def _is_recording() -> bool:
     """Return whether a profiler runs, which can only be stopped at a safe point."""
-    return session is not None and session.is_open
+    return state.session is not None and state.session.is_open
 
 
 _FINISHER: Final = signals.Finisher(_finish_early, _is_recording)
@@ -166,14 +173,13 @@ _FINISHER: Final = signals.Finisher(_finish_early, _is_recording)
 
 def _forget_in_child() -> None:
     """Switch off in a forked child: it has the profiler's memory, but none of its threads."""
-    global session, is_on  # noqa: PLW0603
     if not n_recorded:
         return
-    disable_in_child(recording=session is not None)
-    if session is not None:
-        is_on = False
-        session.forget()
-        session = None
+    disable_in_child(recording=state.session is not None)
+    if state.session is not None:
+        state.is_on = False
+        state.session.forget()
+        state.session = None
         signals.remove(_FINISHER)
 
 

@@ -34,7 +34,7 @@ def note(error: RuntimeError) -> None:
     """
     if "torch" in sys.modules:
         with contextlib.suppress(Exception):  # the program's own error is the one to be seen
-            environment.mismatch = _describe_mismatch(error)
+            environment.state.mismatch = _describe_mismatch(error)
 
 
 def _describe_mismatch(error: BaseException) -> DeviceMismatch | None:

@@ -50,8 +50,18 @@ OTHER_PROFILER: Final = "another profiler"
 TIME_IS_UP: Final = "the time limit"
 """What ends a recording while the program goes on."""
 
-spent_ns: int = 0
-"""Processor time that all sessions of this process took in their own methods."""
+
+class Sessions:
+    """All sessions of this process.
+
+    Attributes:
+        spent_ns: Processor time that they took in their own methods.
+    """
+
+    spent_ns: int = 0
+
+
+sessions: Final = Sessions()
 
 _FREE_OF_PROFILER: Final = frozenset({RecorderAction.WRITE, RecorderAction.CLOSE})
 """Actions that neither start nor stop torch's profiler."""
@@ -499,7 +509,6 @@ class Session:
             is_short: Whether the block neither starts nor stops a recording: it is too short for
                 the program's signal handlers to be held back.
         """
-        global spent_ns  # noqa: PLW0603  (of the process)
         began_ns = time.thread_time_ns()
         with contextlib.nullcontext() if is_short else signals.held():
             try:
@@ -508,7 +517,7 @@ class Session:
                 self._drop()
                 console.warn(failure, _with_hint(error))
             finally:
-                spent_ns += time.thread_time_ns() - began_ns
+                sessions.spent_ns += time.thread_time_ns() - began_ns
 
 
 def _require_safe_point() -> None:

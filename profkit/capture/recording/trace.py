@@ -441,9 +441,9 @@ def trace(
 
 def _find_idle(name: Any, limit: Any, only: Any) -> Idle | None:  # noqa: ANN401  (checked later)
     """Return a block that is certain not to be recorded; None for one that may be."""
-    if not current.is_on:
+    if not current.state.is_on:
         return IDLE
-    if current.session is not None:
+    if current.state.session is not None:
         return None
 
     # Arguments are checked later: one of another type is not looked up here.
@@ -463,7 +463,7 @@ def _is_function(name: object) -> bool:
 
 def _make_capture(name: str, settings: _Settings) -> TraceCapture | None:
     """Return the capture for one more call of a decorated function; None if it is not recorded."""
-    if current.session is None:
+    if current.state.session is None:
         is_over = current.n_recorded.get(name, 0) > settings.limit
         if is_over or (settings.only is not None and current.is_absent(settings.only)):
             return None
@@ -480,7 +480,7 @@ def _build_options(recording: dict[str, Any]) -> Options:
 
 def _note_other_thread(name: str, *, quiet: bool) -> None:
     """Say once for a name that another thread records, so that this one's block is not recorded."""
-    outer, token = current.session, object()
+    outer, token = current.state.session, object()
     if outer is None or outer.pid != os.getpid() or outer.thread == threading.get_ident():
         return
     # Of several threads that are here at once, one adds the name.

@@ -48,34 +48,42 @@ _LOOP: Final = "_worker_loop"
 _FETCH: Final = "torch/utils/data/_utils/fetch.py"
 _SUFFIX: Final = ".json"
 
-_folder: str = ""
-"""Where the workers write; empty while none is to be sampled."""
-_pid: int = 0
-"""The process that made the folder, and removes it."""
+
+class _ProcessState:
+    """Where workers of this process write their samples.
+
+    Attributes:
+        folder: The folder; empty while no worker is to be sampled.
+        pid: The process that made the folder, and removes it.
+    """
+
+    folder: str = ""
+    pid: int = 0
+
+
+_state: Final = _ProcessState()
 
 
 def begin() -> None:
     """Have workers sample themselves that are forked from here on, if torch has its loader."""
-    global _folder, _pid
     worker = sys.modules.get("torch.utils.data._utils.worker")
-    if _folder or worker is None or not hasattr(os, "fork"):
+    if _state.folder or worker is None or not hasattr(os, "fork"):
         return
     loop = getattr(worker, _LOOP, None)
     with contextlib.suppress(OSError):
         if loop is not None:
-            _folder, _pid = tempfile.mkdtemp(prefix="profkit-workers-"), os.getpid()
+            _state.folder, _state.pid = tempfile.mkdtemp(prefix="profkit-workers-"), os.getpid()
             worker._worker_loop = _sampling(loop)  # type: ignore[attr-defined]
 
 
 def end() -> None:
     """Let workers be torch's own again; those that sample stop when they see it."""
-    global _folder
-    folder, _folder = _folder, ""
+    folder, _state.folder = _state.folder, ""
     worker = sys.modules.get("torch.utils.data._utils.worker")
     loop = getattr(worker, _LOOP, None)
     if hasattr(loop, "profkit_original"):
         worker._worker_loop = loop.profkit_original  # type: ignore[union-attr]
-    if folder and _pid == os.getpid():
+    if folder and _state.pid == os.getpid():
         # The program's audit hooks may refuse the call itself.
         with contextlib.suppress(OSError):
             shutil.rmtree(folder, ignore_errors=True)
@@ -112,10 +120,10 @@ def _sampling(loop: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(loop)
     def _worker_loop(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
         # Who has kept this function may call it when nothing is recorded any more.
-        if not _folder:
+        if not _state.folder:
             return loop(*args, **kwargs)
 
-        samples = _WorkerSamples(_folder)
+        samples = _WorkerSamples(_state.folder)
         samples.begin()
         try:
             return loop(*args, **kwargs)
@@ -183,7 +191,7 @@ class _WorkerSamples:
 
 def _read_files() -> Iterator[list[tuple[Calls, int, StackTime]]]:
     """Read what each worker has written."""
-    for path in sorted(Path(_folder).glob(f"*{_SUFFIX}")) if _folder else ():
+    for path in sorted(Path(_state.folder).glob(f"*{_SUFFIX}")) if _state.folder else ():
         with contextlib.suppress(OSError, ValueError):
             rows = json.loads(path.read_bytes())
             yield [

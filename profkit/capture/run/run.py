@@ -298,7 +298,7 @@ class ProgramRun:
             from profkit.capture.recording import current
             from profkit.capture.run.step_detection import StepFinder
 
-        if not current.is_on:
+        if not current.state.is_on:
             return
 
         if os.environ.get("PROFKIT_LISTEN"):
@@ -360,12 +360,12 @@ class ProgramRun:
         reason = "" if path or memory else self._finder.shortfall_reason or "No trace was written."
 
         # Imported already, with torch: a program without it has returned above.
-        from profkit.capture.recording import session
+        from profkit.capture.recording.session import sessions
 
         snapshot = None if self._oom is None else self._oom.path
         flights = tuple(file for file in (self._finder.flight, self._flight) if file is not None)
         return RunResult(
-            error, path, reason, memory, snapshot, flights, recording_ns=session.spent_ns
+            error, path, reason, memory, snapshot, flights, recording_ns=sessions.spent_ns
         )
 
     def _write_memory(self, finder: "StepFinder", path: str | None) -> str | None:

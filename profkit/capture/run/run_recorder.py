@@ -9,10 +9,10 @@ from typing import Final
 
 from profkit.capture.process import environment, safe_points
 from profkit.capture.process.cpu_speed import slowness
-from profkit.capture.recording import current, session
+from profkit.capture.recording import current
 from profkit.capture.recording.recording_budget import RecordingBudget, StepBudget
 from profkit.capture.recording.schedule import DEFAULT_SCHEDULE, Phase
-from profkit.capture.recording.session import Session
+from profkit.capture.recording.session import Session, sessions
 from profkit.capture.run.plan import Plan
 from profkit.capture.run.prelude import Prelude
 from profkit.capture.run.run_states import (
@@ -50,7 +50,7 @@ class RunRecorder:
         self._prelude = Prelude(plan.name, options)
         self._session: Session | None = None
         self._paths: list[str] = []
-        self._budget = RecordingBudget(spent_s=lambda: session.spent_ns / 1e9, slowness=slowness())
+        self._budget = RecordingBudget(spent_s=lambda: sessions.spent_ns / 1e9, slowness=slowness())
         self._step_began_s = time.monotonic()
         self._n_counted = 0
         self._is_step_short = False

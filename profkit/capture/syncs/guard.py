@@ -179,7 +179,7 @@ def no_sync(function: Any = None, /, *, raises: bool = True, extensions: bool = 
         UsageError: If an argument is invalid.
     """
     _NO_SYNC.check(raises=raises, extensions=extensions)
-    guard = NoSync(raises=raises, extensions=extensions) if current.is_on else IDLE
+    guard = NoSync(raises=raises, extensions=extensions) if current.state.is_on else IDLE
     if function is None:
         return guard
     wrappers.require_function(function, "profkit.no_sync")

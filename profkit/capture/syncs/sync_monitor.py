@@ -107,7 +107,19 @@ _lock: Final = threading.RLock()
 _listeners: Final[list[Listener]] = []
 _pending: Final[dict[int, tuple[_Instruction, list[Sync]]]] = {}
 """By thread: syncs that the GPU trace has reported at an instruction, but not yet the mode."""
-_undo: Callable[[], None] | None = None
+
+
+class _ProcessState:
+    """Whether torch's mode is switched on in this process, which has one.
+
+    Attributes:
+        switch_off: Restores the mode from before; None while it is off.
+    """
+
+    switch_off: Callable[[], None] | None = None
+
+
+_state: Final = _ProcessState()
 
 
 def subscribe(listener: Listener, *, extensions: bool = False) -> None:
@@ -117,15 +129,14 @@ def subscribe(listener: Listener, *, extensions: bool = False) -> None:
         listener: Is called in the blocked thread, and may raise where the call says so.
         extensions: Report syncs in extensions too, by torch's GPU trace.
     """
-    global _undo  # noqa: PLW0603  (torch has one such mode per process)
     import torch
 
     with _lock:
         _listeners.append(listener)
         if not is_supported():
             return
-        if _undo is None:
-            _undo = _switch_on(torch)
+        if _state.switch_off is None:
+            _state.switch_off = _switch_on(torch)
         if extensions:
             gpu_trace.start(_on_trace_callback)
 
@@ -139,16 +150,15 @@ def is_supported() -> bool:
 
 def unsubscribe(listener: Listener) -> None:
     """Stop calling a listener. The last one restores the state before the first."""
-    global _undo  # noqa: PLW0603
     with _lock:
         # The debug mode will not report these any more.
         for thread in list(_pending):
             _notify_pending(thread)
         _listeners.remove(listener)
-        if not _listeners and _undo is not None:
+        if not _listeners and _state.switch_off is not None:
             gpu_trace.stop()
-            _undo()
-            _undo = None
+            _state.switch_off()
+            _state.switch_off = None
 
 
 def _switch_on(torch: Any) -> Callable[[], None]:  # noqa: ANN401  (the module)

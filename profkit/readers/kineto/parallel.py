@@ -43,19 +43,24 @@ class PartialRead:
     clean: bool
 
 
-_max_processes: int | None = None
+class _ProcessState:
+    """What this process has set."""
+
+    max_processes: int | None = None
+
+
+_state: Final = _ProcessState()
 
 
 def limit_processes(max_processes: int | None) -> None:
     """Limit the number of processes per file, since others use the cores; None for no limit."""
-    global _max_processes  # noqa: PLW0603  (of this process)
-    _max_processes = max_processes
+    _state.max_processes = max_processes
 
 
 def processes_for(place: Place) -> int:
     """Return the number of processes to read a file with; 1 for files on other machines."""
     n_cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
-    n_cores = n_cores if _max_processes is None else min(n_cores, _max_processes)
+    n_cores = n_cores if _state.max_processes is None else min(n_cores, _state.max_processes)
     n_useful = text_bytes(place) // _BYTES_PER_PROCESS
     # Where Python is embedded in another program, there is no interpreter to start.
     return max(1, min(n_cores, n_useful, _MAX_PROCESSES) if sys.executable else 1)

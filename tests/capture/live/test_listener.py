@@ -258,7 +258,7 @@ def test_the_next_steps_are_recorded_and_the_optimizer_is_left_as_it_was(
     assert len(report.summary.steps) == 2
     assert [Path(each).parent for each in files] == [listening.folder] * 2
     assert n_steps(listening) == 12
-    assert current.session is None
+    assert current.state.session is None
 
 
 def test_a_second_recording_is_refused_while_one_is_under_way(listening: ProgramListener) -> None:
@@ -343,7 +343,7 @@ def test_who_asked_is_told_that_no_step_ends_and_the_next_one_ends_the_recording
             time.sleep(0.01)
     assert "has not ended the recorded steps in time" in answer.result()["error"]
     listening.step()
-    assert (listening._recorder.request, current.session) == (None, None)
+    assert (listening._recorder.request, current.state.session) == (None, None)
     (file,) = Path(listening.folder).glob("*.trace.json.gz")
     assert len(profkit.analyze(str(file)).summary.steps) > 1
     with recording(listening, 2) as answer:  # and the next one can be triggered
@@ -380,7 +380,7 @@ def test_too_many_steps_are_refused(listening: ProgramListener) -> None:
 def test_a_forked_child_leaves_it_to_its_parent(listening: ProgramListener) -> None:
     pid = os.fork()
     if pid == 0:
-        os._exit(0 if listener._listener is None else 1)
+        os._exit(0 if listener._state.listener is None else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
     assert ask(listening, ask="identity")["pid"] == os.getpid()
 

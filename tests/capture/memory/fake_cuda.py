@@ -85,8 +85,8 @@ class FakeCuda:
 
     def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Replace CUDA in torch."""
-        monkeypatch.setattr(history, "_torch_without_cuda", None)
-        monkeypatch.setattr(history, "_is_switched_by_program", False)
+        monkeypatch.setattr(history._state, "torch_without_cuda", None)
+        monkeypatch.setattr(history._state, "is_switched_by_program", False)
         for name, function in (
             ("_cuda_record_memory_history", self.record),
             ("_cuda_isHistoryEnabled", lambda: self.is_on),

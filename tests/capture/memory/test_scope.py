@@ -125,7 +125,7 @@ def test_an_exception_propagates_and_the_samples_are_written(tmp_path: Path) -> 
 
 
 def test_nothing_is_monitored_when_profkit_is_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(current, "is_on", False)
+    monkeypatch.setattr(current.state, "is_on", False)
 
     def function() -> None: ...
 

@@ -260,7 +260,7 @@ def test_of_steps_with_very_many_events_one_at_least_is_recorded_whole() -> None
         finder.finish()
         torch.set_num_threads(n_threads)
     assert finder.path is not None
-    assert current.session is None
+    assert current.state.session is None
     report = profkit.analyze(finder.path)
     assert report.summary.steps[0].name == "ProfilerStep#4"
     assert report.summary.n_incomplete_steps == 0

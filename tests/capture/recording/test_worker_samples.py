@@ -95,7 +95,7 @@ def test_a_spawned_worker_works_and_is_not_sampled() -> None:
 
 
 def test_workers_sample_no_more_after_the_end() -> None:
-    samples = worker_samples._WorkerSamples(worker_samples._folder)
+    samples = worker_samples._WorkerSamples(worker_samples._state.folder)
     samples.begin()
     worker_samples.end()
     samples._written_ns = 0
@@ -107,7 +107,7 @@ def test_workers_sample_no_more_after_the_end() -> None:
 
 
 def test_a_forked_child_leaves_the_files_of_its_parent() -> None:
-    folder = Path(worker_samples._folder)
+    folder = Path(worker_samples._state.folder)
     child = multiprocessing.get_context("fork").Process(target=worker_samples.end)
     child.start()
     child.join()
@@ -117,7 +117,7 @@ def test_a_forked_child_leaves_the_files_of_its_parent() -> None:
 
 
 def test_what_a_worker_has_written_in_part_is_not_read() -> None:
-    folder = Path(worker_samples._folder)
+    folder = Path(worker_samples._state.folder)
     (folder / f"{os.getpid()}.json").write_text("[[")
     assert worker_samples.read() is None
 

@@ -299,7 +299,7 @@ def test_a_sync_that_the_mode_and_the_gpu_trace_report_is_counted_once(stream_sy
 
 @pytest.mark.filterwarnings("ignore:std")  # the fake sync's, where none is monitored
 def test_nothing_is_monitored_with_recording_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(current, "is_on", False)
+    monkeypatch.setattr(current.state, "is_on", False)
     with profkit.no_sync() as guard:
         syncs()
     assert guard.lines == ()

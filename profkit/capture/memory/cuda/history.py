@@ -57,11 +57,24 @@ LATEST: Final = Extent(2_000, "alloc")
 _SWITCHES: Final = ("_cuda_record_memory_history", "_cuda_record_memory_history_legacy")
 """Functions of ``torch._C`` that turn the history on and off."""
 
-_owner: "HistoryRecording | None" = None
-_is_switched_by_program: bool = False
-"""Whether the program has turned a history of its own on or off during a recording."""
-_torch_without_cuda: ModuleType | None = None
-"""The torch module, once it is known to be built without CUDA."""
+
+class _ProcessState:
+    """What is known of the allocator's history, of which a process has one.
+
+    Attributes:
+        owner: What records it, or None.
+        is_switched_by_program: Whether the program has turned a history of its own on or off during
+            a recording.
+        torch_without_cuda: The torch module, once it is known to be built without CUDA: checking
+            each time costs microseconds.
+    """
+
+    owner: "HistoryRecording | None" = None
+    is_switched_by_program: bool = False
+    torch_without_cuda: ModuleType | None = None
+
+
+_state: Final = _ProcessState()
 
 
 class HistoryRecording:
@@ -85,15 +98,14 @@ class HistoryRecording:
         self._unwatch: list[Callable[[], None]] = []
 
     def __enter__(self) -> Self:
-        global _owner  # noqa: PLW0603  (the allocator has one history per process)
         torch = _cuda_torch()
-        if torch is None or not current.is_on:
+        if torch is None or not current.state.is_on:
             return self
-        if _owner is not None:
-            _owner.record_for(self._started, self._extent)
+        if _state.owner is not None:
+            _state.owner.record_for(self._started, self._extent)
             return self
 
-        _owner = self
+        _state.owner = self
         if torch.cuda.is_initialized():
             self._begin()
         else:
@@ -101,10 +113,9 @@ class HistoryRecording:
         return self
 
     def __exit__(self, _kind: object, _error: object, _traceback: object) -> None:
-        global _owner  # noqa: PLW0603
-        if _owner is not self:
+        if _state.owner is not self:
             return
-        _owner = None
+        _state.owner = None
         self._end()
 
     def _leave_switches(self) -> None:
@@ -131,8 +142,7 @@ class HistoryRecording:
 
             # ``_original`` is bound as a default, because the loop assigns ``original`` anew.
             def switch(*args: Any, _original: Any = original, **kwargs: Any) -> Any:  # noqa: ANN401
-                global _is_switched_by_program  # noqa: PLW0603
-                _is_switched_by_program = True
+                _state.is_switched_by_program = True
                 self._end()
                 return _original(*args, **kwargs)
 
@@ -178,10 +188,10 @@ class HistoryRecording:
     def _begin(self) -> None:
         """Begin once CUDA is initialized; torch may call this after the block's end."""
         torch = _cuda_torch()
-        if _owner is not self or torch is None:
+        if _state.owner is not self or torch is None:
             return
 
-        if not is_recording() and not _is_switched_by_program:
+        if not is_recording() and not _state.is_switched_by_program:
             # A handler of the program runs after the block, where what it raises is not caught.
             with signals.held():
                 self._turn_on(torch)
@@ -221,7 +231,7 @@ def is_recording() -> bool:
 
 def is_filling() -> bool:
     """Tell whether a history of profkit's takes more host memory with each allocation."""
-    return _owner is not None and _owner.is_filling
+    return _state.owner is not None and _state.owner.is_filling
 
 
 def dump(target: Path, limits: Mapping[int, int] = NO_LIMITS) -> Path:
@@ -273,13 +283,12 @@ def _count_events(torch: Any) -> int:  # noqa: ANN401  (the module)
 
 def _cuda_torch() -> Any:  # noqa: ANN401  (the module, or None)
     """Return the torch that the program has imported, if it is built for CUDA or ROCm."""
-    global _torch_without_cuda  # noqa: PLW0603  (checking each time costs microseconds)
     torch = sys.modules.get("torch")
-    if torch is _torch_without_cuda:
+    if torch is _state.torch_without_cuda:
         return None
     extension = getattr(torch, "_C", None)
     if hasattr(extension, "_cuda_record_memory_history"):
         return torch
     if hasattr(torch, "cuda"):  # its import is complete
-        _torch_without_cuda = torch
+        _state.torch_without_cuda = torch
     return None

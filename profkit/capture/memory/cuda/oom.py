@@ -23,7 +23,19 @@ from profkit.dataclass import dataclass
 _NO_SNAPSHOT: Final = "CUDA ran out of memory, and no snapshot was written."
 _attached: set[int] = set()
 """Processes with the observer: at most this one, and the one that it was forked from."""
-_active: "OomMonitor | None" = None
+
+
+class _ProcessState:
+    """What observes this process's allocator; torch has one list of observers.
+
+    Attributes:
+        active: The monitor that writes a snapshot, or None.
+    """
+
+    active: "OomMonitor | None" = None
+
+
+_state: Final = _ProcessState()
 
 
 @dataclass
@@ -68,18 +80,16 @@ class OomMonitor:
         return self
 
     def __exit__(self, _kind: object, _error: object, _traceback: object) -> None:
-        global _active  # noqa: PLW0603  (torch has one list of observers per process)
         opened, self._open = self._open, None
         if opened is not None:
             opened.history.__exit__(None, None, None)
-        if _active is self:
-            _active = None
+        if _state.active is self:
+            _state.active = None
 
     def _begin(self) -> None:
         """Begin once the history is on; this may be after the block's end."""
-        global _active  # noqa: PLW0603
-        if _active is None and self._open is not None:
-            _active = self
+        if _state.active is None and self._open is not None:
+            _state.active = self
             _attach()
 
     def out_of_memory(self, device: int, limit_bytes: int) -> None:
@@ -116,7 +126,7 @@ def _attach() -> None:
 def _observe(device: int, _requested_bytes: int, limit_bytes: int, _free_bytes: int) -> None:
     """Write a snapshot; called by torch, whose own error an exception from here would replace."""
     try:
-        monitor = _active
+        monitor = _state.active
         if monitor is not None:
             monitor.out_of_memory(device, limit_bytes)
     except BaseException as error:  # noqa: BLE001  (the program's error wins, even over Ctrl-C)

@@ -47,8 +47,18 @@ _SHALLOW: Final = 64
 _MAX_SHALLOW_WALKS: Final = 100
 """Number of such walks: together they reach no more than a third of what the stack allows."""
 
-_n_cut_walks = 0
-"""Walks of this process that stopped at the safe depth."""
+
+class _ProcessState:
+    """What walks have left in the graphs of this process, which adds up.
+
+    Attributes:
+        n_cut_walks: Walks that stopped at the safe depth.
+    """
+
+    n_cut_walks: int = 0
+
+
+_state: Final = _ProcessState()
 
 
 def grad_fn_of(tensor: Any) -> Any | None:  # noqa: ANN401
@@ -281,15 +291,14 @@ def safe_depth() -> int:
     """Return how many links from a root a walk may follow now."""
     if not _nodes_keep_python_objects():
         return _UNLIMITED_DEPTH
-    if not _n_cut_walks:
+    if not _state.n_cut_walks:
         return _half_of_stack()
-    return _SHALLOW if _n_cut_walks <= _MAX_SHALLOW_WALKS else 0
+    return _SHALLOW if _state.n_cut_walks <= _MAX_SHALLOW_WALKS else 0
 
 
 def note_cut_walk() -> None:
     """Note that a walk has stopped at the safe depth."""
-    global _n_cut_walks  # noqa: PLW0603  (what walks leave in the graphs adds up over the process)
-    _n_cut_walks += 1
+    _state.n_cut_walks += 1
 
 
 @functools.cache

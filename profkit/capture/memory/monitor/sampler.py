@@ -18,7 +18,7 @@ from profkit.capture.memory.monitor.loader_workers import Workers, resident_byte
 from profkit.capture.memory.monitor.series import Lack, Sample, Series
 from profkit.capture.process import devices
 from profkit.capture.process.malloc_stats import Allocated, Heap
-from profkit.capture.recording import session
+from profkit.capture.recording.session import sessions
 from profkit.index.trend import MIN_POINTS, median_slope
 from profkit.readers.process_memory import garbage_collection_paused
 
@@ -78,7 +78,7 @@ class Sampler:
         # The walk has a budget of its own: it costs more than the rest where graphs are large.
         n_nodes, graph_bytes, has_more = self._walk_graphs(step, with_bytes=is_due)
 
-        ts_ns, own_ns = self._clock.monitored_ns(), self._clock.own_ns() + session.spent_ns
+        ts_ns, own_ns = self._clock.monitored_ns(), self._clock.own_ns() + sessions.spent_ns
         return Sample(
             step,
             ts_ns,

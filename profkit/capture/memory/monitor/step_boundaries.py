@@ -202,7 +202,7 @@ class StepBoundaries(Generic[Monitor]):
             self.monitor = self._make_monitor(source)
 
         if self.monitor is not None:
-            if recorded or program_profilers.is_active:
+            if recorded or program_profilers.state.is_active:
                 self.monitor.skip()
             else:
                 self.monitor.step()
@@ -278,7 +278,7 @@ class BlockSteps:
 
     def _on_optimizer(self, optimizer: object, _args: object, _kwargs: object) -> None:
         if self._thread == threading.get_ident() and self._leader.ends_step(optimizer):
-            session = current.session
+            session = current.state.session
             is_recording = session is not None and session.is_recording
             self._boundaries.step_ended(
                 "optimizer", recorded=is_recording, begins_anew=self._leader.begins_anew

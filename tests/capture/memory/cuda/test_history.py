@@ -143,7 +143,7 @@ def test_an_allocator_without_history_causes_one_warning(
 def test_nothing_is_recorded_when_profkit_is_off(
     cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(current, "is_on", False)
+    monkeypatch.setattr(current.state, "is_on", False)
     with history.HistoryRecording():
         pass
     assert cuda.requests == []

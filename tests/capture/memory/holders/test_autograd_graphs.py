@@ -306,7 +306,7 @@ def test_a_walk_over_a_very_deep_graph_does_not_overflow_the_stack(
 def test_walks_are_bounded_if_nodes_keep_their_python_objects(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(autograd_graphs, "_n_cut_walks", 0)
+    monkeypatch.setattr(autograd_graphs._state, "n_cut_walks", 0)
     monkeypatch.setattr(autograd_graphs, "_nodes_keep_python_objects", lambda: False)
     assert autograd_graphs.safe_depth() == sys.maxsize
     monkeypatch.setattr(autograd_graphs, "_nodes_keep_python_objects", lambda: True)
