@@ -55,13 +55,35 @@ def large(trace: bytes, megabytes: int, rounds: int) -> None:
         shown_as = {
             "other rules": [*command, "--ignore", "SYN"],
             "other options": [*command, "--max-bytes", "20GiB"],
-            "view": ["-m", "profkit", "view", str(path), "--no-open", "-o", f"{folder}/v.html",
-                     "--force"],
-            "speedscope": ["-m", "profkit", "export", str(path), "--to", "speedscope",
-                           "-o", f"{folder}/s.json", "--force"],
-            "TensorBoard's worker": ["-m", "profkit.integrations.tensorboard.worker", folder,
-                                     "analyze", str(path)],
-        }  # fmt: skip
+            "view": [
+                "-m",
+                "profkit",
+                "view",
+                str(path),
+                "--no-open",
+                "-o",
+                f"{folder}/v.html",
+                "--force",
+            ],
+            "speedscope": [
+                "-m",
+                "profkit",
+                "export",
+                str(path),
+                "--to",
+                "speedscope",
+                "-o",
+                f"{folder}/s.json",
+                "--force",
+            ],
+            "TensorBoard's worker": [
+                "-m",
+                "profkit.integrations.tensorboard.worker",
+                folder,
+                "analyze",
+                str(path),
+            ],
+        }
         runs: dict[str, list[Run]] = {
             name: [] for name in ("no cache", "first analysis", "second analysis", *shown_as)
         }
@@ -80,8 +102,12 @@ def large(trace: bytes, megabytes: int, rounds: int) -> None:
         others_s = {name: shown(name, runs[name], base_s) for name in shown_as}
         n_bytes = sum(each.stat().st_size for each in cache.rglob("*.entry"))
         print(f"the cache has {n_bytes / 1e6:.0f} MB")
-        compared(f"{megabytes} MB: first analysis, of one without a cache", first / base_s, "x",
-                 TARGET_FIRST)  # fmt: skip
+        compared(
+            f"{megabytes} MB: first analysis, of one without a cache",
+            first / base_s,
+            "x",
+            TARGET_FIRST,
+        )
         compared(f"{megabytes} MB: second analysis, processor time", second, "s", TARGET_SECOND_S)
         for name, other_s in others_s.items():
             compared(f"{megabytes} MB: {name}, processor time", other_s, "s", TARGET_OTHER_S)

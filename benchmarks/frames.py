@@ -102,8 +102,9 @@ def measure(page: Path, width: int) -> None:
             print(f"{share:8.1%}" if share else "    idle", frame, drawn)
             if share:
                 worst = min(worst, in_time)
-        compared("frames in time, at the worst zoom", 100 * worst, "%", TARGET_PERCENT,
-                 at_least=True)  # fmt: skip
+        compared(
+            "frames in time, at the worst zoom", 100 * worst, "%", TARGET_PERCENT, at_least=True
+        )
         browser.close()
 
 

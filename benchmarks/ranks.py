@@ -106,10 +106,19 @@ def analyzed(path: Path) -> Run:
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder, "report.json")
         run = measured(
-            [sys.executable, "-m", "profkit", "analyze", str(path), "--format", "json",
-             "-o", str(out)],
+            [
+                sys.executable,
+                "-m",
+                "profkit",
+                "analyze",
+                str(path),
+                "--format",
+                "json",
+                "-o",
+                str(out),
+            ],
             _GIVE_UP_S,
-        )  # fmt: skip
+        )
         return replace(run, report=json.loads(out.read_bytes()))
 
 
@@ -171,9 +180,13 @@ def trace_of_a_rank(n_bytes: int, world_size: int) -> bytes:
     head = {"distributedInfo": {"rank": 0, "world_size": world_size, "pg_config": [world]}}
     builder = TraceBuilder(head=head)
     args = {
-        "Collective name": "allreduce", "dtype": "BFloat16", "In msg nelems": 1 << 20,
-        "Out msg nelems": 1 << 20, "Group size": world_size, "Process Group Name": "0",
-    }  # fmt: skip
+        "Collective name": "allreduce",
+        "dtype": "BFloat16",
+        "In msg nelems": 1 << 20,
+        "Out msg nelems": 1 << 20,
+        "Group size": world_size,
+        "Process Group Name": "0",
+    }
     about, seq = 0, 0
     while about < n_bytes:
         with builder.step():
@@ -181,8 +194,13 @@ def trace_of_a_rank(n_bytes: int, world_size: int) -> bytes:
                 for _ in range(OPERATORS):
                     builder.launch("aten::mm", kernel="gemm", host_ns=9_000, device_ns=50_000)
                 ident = builder.call("LaunchKernel", 4_000)
-                builder.kernel("ncclDevKernel_AllReduce_Sum_bf16_RING_LL", 200_000,
-                               correlation=ident, Seq=seq, **args)  # fmt: skip
+                builder.kernel(
+                    "ncclDevKernel_AllReduce_Sum_bf16_RING_LL",
+                    200_000,
+                    correlation=ident,
+                    Seq=seq,
+                    **args,
+                )
                 seq += 1
         about += 20 * OPERATORS * 520
     return builder.to_bytes()
@@ -201,8 +219,10 @@ def main() -> None:
             job.mkdir()
             text = trace_of_a_rank(mb * 1_000_000, n_ranks)
             print(f"\n{n_ranks} ranks, each {len(text) / 1e6:.0f} MB of text")
-            print(f"{'ranks':>6} {'seconds':>8} {'cpu s':>7} {'cpu s/rank':>10} "
-                  f"{'parent MB':>10} {'child MB':>9} {'matched':>8}")  # fmt: skip
+            print(
+                f"{'ranks':>6} {'seconds':>8} {'cpu s':>7} {'cpu s/rank':>10} "
+                f"{'parent MB':>10} {'child MB':>9} {'matched':>8}"
+            )
             runs: dict[int, Run] = {}
             for rank in range(n_ranks):
                 own = text.replace(b'"rank":0', f'"rank":{rank}'.encode(), 1)
@@ -220,10 +240,15 @@ def main() -> None:
             above = max(whole.parent_bytes, whole.child_bytes) - alone.parent_bytes
             job_size = f"{n_ranks} ranks of {mb} MB"
             growth = whole.cpu_seconds / half.cpu_seconds
-            compared(f"{job_size}: processor time, of that of half the ranks", growth, "x",
-                     TARGET_GROWTH)  # fmt: skip
-            compared(f"{job_size}: memory of any process above that of one rank", above >> 20,
-                     "MiB", TARGET_BYTES >> 20)  # fmt: skip
+            compared(
+                f"{job_size}: processor time, of that of half the ranks", growth, "x", TARGET_GROWTH
+            )
+            compared(
+                f"{job_size}: memory of any process above that of one rank",
+                above >> 20,
+                "MiB",
+                TARGET_BYTES >> 20,
+            )
 
 
 if __name__ == "__main__":

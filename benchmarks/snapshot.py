@@ -60,22 +60,43 @@ def synthetic_snapshot(n_events: int, n_frames: int) -> dict[str, Any]:
         # As torch does it: what belongs together shares one list of its own.
         stack = list(chance.choice(stacks))
         history += [
-            {"action": action, "addr": at, "size": size, "stream": 0, "time_us": time_us,
-             "compile_context": "N/A", "user_metadata": "", "frames": stack}
+            {
+                "action": action,
+                "addr": at,
+                "size": size,
+                "stream": 0,
+                "time_us": time_us,
+                "compile_context": "N/A",
+                "user_metadata": "",
+                "frames": stack,
+            }
             for action in actions
-        ]  # fmt: skip
+        ]
     blocks = [
-        {"address": at, "size": size, "requested_size": size, "state": "active_allocated",
-         "frames": stacks[0]}
+        {
+            "address": at,
+            "size": size,
+            "requested_size": size,
+            "state": "active_allocated",
+            "frames": stacks[0],
+        }
         for at, size in live
-    ]  # fmt: skip
+    ]
     total = sum(size for _, size in live)
     segment = {
-        "device": 0, "address": blocks[0]["address"], "total_size": total, "stream": 0,
-        "allocated_size": total, "active_size": total, "requested_size": total,
-        "segment_type": "large", "segment_pool_id": (0, 0), "is_expandable": True,
-        "frames": [], "blocks": blocks,
-    }  # fmt: skip
+        "device": 0,
+        "address": blocks[0]["address"],
+        "total_size": total,
+        "stream": 0,
+        "allocated_size": total,
+        "active_size": total,
+        "requested_size": total,
+        "segment_type": "large",
+        "segment_pool_id": (0, 0),
+        "is_expandable": True,
+        "frames": [],
+        "blocks": blocks,
+    }
     return {"segments": [segment], "device_traces": [history], "external_annotations": []}
 
 

@@ -119,9 +119,14 @@ def lightning(n_steps: int, training: Training) -> None:
     callback = ProfkitCallback()
     callback.training = training
     trainer = pl.Trainer(
-        accelerator="cpu", max_epochs=1, logger=False, enable_checkpointing=False,
-        enable_progress_bar=False, enable_model_summary=False, callbacks=[callback],
-    )  # fmt: skip
+        accelerator="cpu",
+        max_epochs=1,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        callbacks=[callback],
+    )
     trainer.fit(Module(), loader(n_steps))
 
 
@@ -142,10 +147,17 @@ def huggingface(n_steps: int, training: Training) -> None:
     callback = ProfkitTrainerCallback()
     callback.training = training
     arguments = TrainingArguments(
-        tempfile.mkdtemp(), per_device_train_batch_size=BATCH, num_train_epochs=1, report_to=[],
-        logging_strategy="no", save_strategy="no", disable_tqdm=True, use_cpu=True,
-        remove_unused_columns=False, dataloader_pin_memory=False,
-    )  # fmt: skip
+        tempfile.mkdtemp(),
+        per_device_train_batch_size=BATCH,
+        num_train_epochs=1,
+        report_to=[],
+        logging_strategy="no",
+        save_strategy="no",
+        disable_tqdm=True,
+        use_cpu=True,
+        remove_unused_columns=False,
+        dataloader_pin_memory=False,
+    )
     rows: Any = [{"rows": row} for row in torch.randn(n_steps * BATCH, WIDTH)]
     trainer = Trainer(Model(), arguments, train_dataset=rows, callbacks=[callback])
     trainer.remove_callback(PrinterCallback)

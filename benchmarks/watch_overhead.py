@@ -129,8 +129,11 @@ def main() -> None:
         for n_steps in options.steps:
             for leaks, target in TARGETS.items():
                 program = {
-                    "n_objects": n_objects, "n_steps": n_steps, "n_passes": n_passes, "leaks": leaks
-                }  # fmt: skip
+                    "n_objects": n_objects,
+                    "n_steps": n_steps,
+                    "n_passes": n_passes,
+                    "leaks": leaks,
+                }
                 pairs = [
                     [figures_of(**program, watched=watched) for watched in (False, True)]
                     for _ in range(options.rounds)
@@ -140,9 +143,13 @@ def main() -> None:
                 own = statistics.median(sum(watched["own"]) for _, watched in pairs) / bare_s
                 last = pairs[-1][1]
                 row = {
-                    **program, "ratio": statistics.median(ratios), "own": own, "target": target,
-                    "first_ms": last["own"][0] * 1e3, "longest_ms": max(last["own"][1:]) * 1e3,
-                }  # fmt: skip
+                    **program,
+                    "ratio": statistics.median(ratios),
+                    "own": own,
+                    "target": target,
+                    "first_ms": last["own"][0] * 1e3,
+                    "longest_ms": max(last["own"][1:]) * 1e3,
+                }
                 rows.append(row)
                 print(
                     f"{n_objects:9,} {n_steps:6} {'leaking' if leaks else 'clean':8} "

@@ -79,8 +79,10 @@ def main() -> None:
     parser.add_argument("--hta", type=Path, required=True, help="interpreter that has HTA")
     parser.add_argument("traces", type=Path, nargs="+")
     options = parser.parse_args()
-    print("| trace | HTA: path of span, ms | its device work | profkit: path of span, ms "
-          "| its device work | device work on both |")  # fmt: skip
+    print(
+        "| trace | HTA: path of span, ms | its device work | profkit: path of span, ms "
+        "| its device work | device work on both |"
+    )
     print("|---|---|---|---|---|---|")
     for trace in options.traces:
         ours, theirs = of_profkit(trace), of_hta(options.hta, trace)
@@ -92,9 +94,11 @@ def main() -> None:
             continue
         device = {int(key): us for key, us in theirs["work"].items()}
         both = sum(min(us, ours["work"].get(key, 0.0)) for key, us in device.items())
-        print(f"| {name} | {theirs['path_us'] / 1000:.2f} of {theirs['span_us'] / 1000:.2f} | "
-              f"{sum(device.values()) / 1000:.2f} | {mine} | {both / 1000:.2f} |",
-              flush=True)  # fmt: skip
+        print(
+            f"| {name} | {theirs['path_us'] / 1000:.2f} of {theirs['span_us'] / 1000:.2f} | "
+            f"{sum(device.values()) / 1000:.2f} | {mine} | {both / 1000:.2f} |",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

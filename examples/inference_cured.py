@@ -25,9 +25,12 @@ def main() -> None:
     torch.manual_seed(SEED)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     network = nn.Sequential(
-        nn.Linear(FEATURES, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, HIDDEN), nn.ReLU(),
+        nn.Linear(FEATURES, HIDDEN),
+        nn.ReLU(),
+        nn.Linear(HIDDEN, HIDDEN),
+        nn.ReLU(),
         nn.Linear(HIDDEN, CLASSES),
-    ).to(device, torch.bfloat16)  # fmt: skip
+    ).to(device, torch.bfloat16)
     rows = torch.randn(options.steps * BATCH, FEATURES)
     loader = DataLoader(TensorDataset(rows), batch_size=BATCH)
     first = torch.zeros((), dtype=torch.long, device=device)

@@ -25,9 +25,12 @@ def main() -> None:
     torch.manual_seed(SEED)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     network = nn.Sequential(
-        nn.Linear(FEATURES, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, HIDDEN), nn.ReLU(),
+        nn.Linear(FEATURES, HIDDEN),
+        nn.ReLU(),
+        nn.Linear(HIDDEN, HIDDEN),
+        nn.ReLU(),
         nn.Linear(HIDDEN, CLASSES),
-    ).to(device)  # fmt: skip
+    ).to(device)
     optimizer = torch.optim.SGD(network.parameters(), lr=0.01)
     measure = nn.CrossEntropyLoss()
     features = torch.randn(BATCH, FEATURES, device=device)

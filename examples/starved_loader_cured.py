@@ -72,9 +72,14 @@ def main() -> None:
     torch.set_num_threads(1)  # one core trains; the others load data
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     network = nn.Sequential(
-        nn.Conv2d(3, 48, 3, stride=2), nn.ReLU(), nn.Conv2d(48, 96, 3, stride=2), nn.ReLU(),
-        nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(96, CLASSES),
-    ).to(device)  # fmt: skip
+        nn.Conv2d(3, 48, 3, stride=2),
+        nn.ReLU(),
+        nn.Conv2d(48, 96, 3, stride=2),
+        nn.ReLU(),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(96, CLASSES),
+    ).to(device)
     optimizer = torch.optim.SGD(network.parameters(), lr=0.01)
     measure = nn.CrossEntropyLoss()
     begin = time.perf_counter()

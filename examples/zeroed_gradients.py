@@ -24,9 +24,14 @@ def main() -> None:
     torch.manual_seed(SEED)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     network = nn.Sequential(
-        nn.Linear(FEATURES, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(),
-        nn.Linear(width, width), nn.ReLU(), nn.Linear(width, CLASSES),
-    ).to(device)  # fmt: skip
+        nn.Linear(FEATURES, width),
+        nn.ReLU(),
+        nn.Linear(width, width),
+        nn.ReLU(),
+        nn.Linear(width, width),
+        nn.ReLU(),
+        nn.Linear(width, CLASSES),
+    ).to(device)
     optimizer = torch.optim.SGD(network.parameters(), lr=0.01)
     features = torch.randn(batch, FEATURES, device=device)
     labels = torch.randint(CLASSES, (batch,), device=device)

@@ -167,10 +167,16 @@ def analyze(  # noqa: PLR0913  (options, by name)
     """
     _ANALYZE.check(on_stage=on_stage, workers=workers)
     options = _check_options(
-        "profkit.analyze", select=select, ignore=ignore, thresholds=thresholds, strict=strict,
-        limit_bytes=limit_bytes, peaks=peaks, tokens_per_step=tokens_per_step,
+        "profkit.analyze",
+        select=select,
+        ignore=ignore,
+        thresholds=thresholds,
+        strict=strict,
+        limit_bytes=limit_bytes,
+        peaks=peaks,
+        tokens_per_step=tokens_per_step,
         parameters=parameters,
-    )  # fmt: skip
+    )
     return analyze_with(path, options, Scale(workers, client), on_stage or no_stage)
 
 
@@ -318,9 +324,12 @@ def compare(
     """
     _COMPARE.check(before=before, after=after, on_progress=on_progress)
     options = _check_options(
-        "profkit.compare", select=select, ignore=ignore, thresholds=thresholds,
+        "profkit.compare",
+        select=select,
+        ignore=ignore,
+        thresholds=thresholds,
         limit_bytes=limit_bytes,
-    )  # fmt: skip
+    )
     return compare_with(before, after, options, on_progress)
 
 

@@ -19,14 +19,27 @@ def entry(seq: int, kind: str = "all_reduce", **given: Any) -> Entry:  # noqa: A
     frames = [*TORCH_FRAMES, {"filename": "/home/me/train.py", "line": line, "name": "step"}]
     n = given.pop("n", 1000)
     return {
-        "record_id": seq - 1, "pg_id": 0, "process_group": ["0", "default_pg"],
-        "collective_seq_id": seq, "p2p_seq_id": 0, "op_id": seq, "is_p2p": False,
-        "profiling_name": f"nccl:{kind}", "time_created_ns": NS + seq * S,
-        "input_sizes": [[n]], "input_dtypes": ["Float"], "output_sizes": [[n]],
-        "output_dtypes": ["Float"], "state": "completed", "retired": True, "timeout_ms": 600_000,
-        "time_discovered_started_ns": NS, "time_discovered_completed_ns": NS,
-        **({} if line is None else {"frames": frames}), **given,
-    }  # fmt: skip
+        "record_id": seq - 1,
+        "pg_id": 0,
+        "process_group": ["0", "default_pg"],
+        "collective_seq_id": seq,
+        "p2p_seq_id": 0,
+        "op_id": seq,
+        "is_p2p": False,
+        "profiling_name": f"nccl:{kind}",
+        "time_created_ns": NS + seq * S,
+        "input_sizes": [[n]],
+        "input_dtypes": ["Float"],
+        "output_sizes": [[n]],
+        "output_dtypes": ["Float"],
+        "state": "completed",
+        "retired": True,
+        "timeout_ms": 600_000,
+        "time_discovered_started_ns": NS,
+        "time_discovered_completed_ns": NS,
+        **({} if line is None else {"frames": frames}),
+        **given,
+    }
 
 
 def waiting(seq: int, kind: str = "all_reduce", **given: Any) -> Entry:  # noqa: ANN401
@@ -37,14 +50,26 @@ def waiting(seq: int, kind: str = "all_reduce", **given: Any) -> Entry:  # noqa:
 def dump(entries: list[Entry], ranks: str = "[0, 1, 2]") -> Entry:
     """What torch 2.13 dumps."""
     config = {"0": {"name": "0", "desc": "default_pg", "ranks": ranks}}
-    return {"comm_lib_version": "2.27", "entries": entries, "nccl_comm_state": {},
-            "pg_config": config, "pg_status": {}, "version": "2.10"}  # fmt: skip
+    return {
+        "comm_lib_version": "2.27",
+        "entries": entries,
+        "nccl_comm_state": {},
+        "pg_config": config,
+        "pg_status": {},
+        "version": "2.10",
+    }
 
 
 def own(data: Entry, rank: int, world_size: int = 3, **about: Any) -> Entry:  # noqa: ANN401
     """What profkit writes."""
-    known = {"rank": rank, "world_size": world_size, "host": "node", "pid": 17 + rank,
-             "written_ns": NS + 100 * S, "is_end": True}  # fmt: skip
+    known = {
+        "rank": rank,
+        "world_size": world_size,
+        "host": "node",
+        "pid": 17 + rank,
+        "written_ns": NS + 100 * S,
+        "is_end": True,
+    }
     return {"flight_recorder_of": {**known, **about}, "dumps": [data]}
 
 

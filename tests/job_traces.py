@@ -36,10 +36,14 @@ def write_job(folder: Path, n_ranks: int = 2, n_warm_ups: int = 0) -> Path:
             }
         )
         args = {
-            "Collective name": "allreduce", "dtype": "Float", "In msg nelems": 1 << 20,
-            "Out msg nelems": 1 << 20, "Group size": n_ranks, "Process Group Name": "0",
+            "Collective name": "allreduce",
+            "dtype": "Float",
+            "In msg nelems": 1 << 20,
+            "Out msg nelems": 1 << 20,
+            "Group size": n_ranks,
+            "Process Group Name": "0",
             "Process Group Ranks": str([*range(n_ranks)]),
-        }  # fmt: skip
+        }
         for number in range(n_warm_ups + N_STEPS):
             with b.step() if number >= n_warm_ups else nullcontext():
                 b.compute("aten::add", 100_000 + late_ns)
@@ -67,15 +71,23 @@ def many_ranks(report: Report, n_ranks: int, n_steps: int) -> Report:
         names = tuple(f"ProfilerStep#{number}" for number in range(n_steps))
         waits = tuple(round(14_000_000 - time) for time in times)
         ranks.append(
-            replace(of, rank=rank, step_names=names, steps_wait_ns=waits,
-                    steps_ns=tuple(map(sum, zip(times, waits, strict=True))))
-        )  # fmt: skip
+            replace(
+                of,
+                rank=rank,
+                step_names=names,
+                steps_wait_ns=waits,
+                steps_ns=tuple(map(sum, zip(times, waits, strict=True))),
+            )
+        )
         steps = tuple(lane.steps[0] for _ in names)
         lanes.append(replace(lane, rank=rank, steps=steps))
     return replace(
-        report, ranks=tuple(ranks), lanes=replace(report.lanes, lanes=tuple(lanes)),
-        source=replace(report.source, world_size=n_ranks), missing_ranks=(),
-    )  # fmt: skip
+        report,
+        ranks=tuple(ranks),
+        lanes=replace(report.lanes, lanes=tuple(lanes)),
+        source=replace(report.source, world_size=n_ranks),
+        missing_ranks=(),
+    )
 
 
 def job(folder: Path, n_ranks: int = 2) -> Report:

@@ -78,11 +78,17 @@ def test_a_wrong_argument_is_refused_at_the_call(
 ) -> None:
     path = TraceBuilder().write(tmp_path / "a.json")
     right: dict[str, tuple[object, ...]] = {
-        "allow_sync": ("a reason",), "steps": ([1, 2],), "load": (path,), "analyze": (path,),
-        "check": (path, {}), "compare": (path, path), "what_if": (path,),
-        "what_if_ranks": (path,), "history": (path,),
+        "allow_sync": ("a reason",),
+        "steps": ([1, 2],),
+        "load": (path,),
+        "analyze": (path,),
+        "check": (path, {}),
+        "compare": (path, path),
+        "what_if": (path,),
+        "what_if_ranks": (path,),
+        "history": (path,),
         "render": (profkit.analyze(path),),
-    }  # fmt: skip
+    }
     call = getattr(profkit, function)
     given = right.get(function, ()) if name else (value, *right.get(function, ())[1:])
     if name == "budgets":

@@ -141,8 +141,11 @@ def test_own_methods_stay(of: Callable[..., Any]) -> None:
 
     one = Own(3)  # type: ignore[call-arg]
     assert (one.double, repr(one), one == 5, hash(one) == object.__hash__(one)) == (
-        6, "own", True, True,
-    )  # fmt: skip
+        6,
+        "own",
+        True,
+        True,
+    )
     assert Begun() == Begun()
 
 

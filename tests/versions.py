@@ -82,9 +82,13 @@ def main() -> None:
         outcome = run_tests(environment, options.tests or TESTS)
         has_failed |= bool(outcome.failed)
         row = Row(
-            python, torch, outcome.n_passed, len(outcome.failed), sum(outcome.reasons.values()),
+            python,
+            torch,
+            outcome.n_passed,
+            len(outcome.failed),
+            sum(outcome.reasons.values()),
             dt.datetime.now(dt.UTC).date().isoformat(),
-        )  # fmt: skip
+        )
         _print(row, outcome, environment)
         if not options.tests:
             PAGE.write_text(with_row(PAGE.read_text(encoding="utf-8"), row), encoding="utf-8")
@@ -151,10 +155,22 @@ def run_tests(environment: Path, tests: Sequence[str]) -> Outcome:
     results = environment / "results.xml"
     results.unlink(missing_ok=True)
     command: list[str | Path] = [
-        environment.absolute() / "bin" / "python", "-m", "pytest", "-q", "-n", "1",
-        "--dist", "loadfile", "-m", "not slow", "-p", "no:cacheprovider",
-        "--junitxml", results, *tests,
-    ]  # fmt: skip
+        environment.absolute() / "bin" / "python",
+        "-m",
+        "pytest",
+        "-q",
+        "-n",
+        "1",
+        "--dist",
+        "loadfile",
+        "-m",
+        "not slow",
+        "-p",
+        "no:cacheprovider",
+        "--junitxml",
+        results,
+        *tests,
+    ]
     log = environment / "log.txt"
     print(f"testing, output to {log}", flush=True)
     with log.open("w", encoding="utf-8") as sink:

@@ -62,25 +62,31 @@ def arguments_of(words: list[str] | None) -> argparse.Namespace:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
-        "names", nargs="*", metavar="NAME",
+        "names",
+        nargs="*",
+        metavar="NAME",
         help=f"programs, or {OVERHEAD_NAME} for the recording overhead (default: all)",
-    )  # fmt: skip
+    )
     parser.add_argument("--out", type=Path, help="folder for recordings (traces/gpu)")
     parser.add_argument(
-        "--device", default="cuda",
+        "--device",
+        default="cuda",
         help="cuda, or cpu to test this program with small runs",
-    )  # fmt: skip
+    )
     parser.add_argument(
-        "--only-table", action="store_true",
+        "--only-table",
+        action="store_true",
         help="run nothing; write the expected reports and the table again",
-    )  # fmt: skip
+    )
     parser.add_argument("--timeout", type=float, default=60.0, help="seconds per run (60)")
     parser.add_argument("--minutes", type=float, help="start no run after this many minutes")
     at_once = max(1, min(MAX_AT_ONCE, (os.cpu_count() or 1) // CORES_EACH))
     parser.add_argument(
-        "--at-once", type=int, default=at_once,
+        "--at-once",
+        type=int,
+        default=at_once,
         help=f"processes at a time, one of them on the GPU ({at_once})",
-    )  # fmt: skip
+    )
     options = parser.parse_args(words)
     unknown = set(options.names) - {*EXPECTED, OVERHEAD_NAME}
     if unknown:
@@ -99,8 +105,12 @@ def run_all(session: Session, options: argparse.Namespace) -> bool:
         needs = missing(name, options.device)
         if needs:
             print(f"{name}: not run, it needs {', '.join(needs)}")
-    wanted = [(name, cured) for name in programs for cured in (False, True)
-              if not missing(name, options.device)]  # fmt: skip
+    wanted = [
+        (name, cured)
+        for name in programs
+        for cured in (False, True)
+        if not missing(name, options.device)
+    ]
     left = [each for each in wanted if not session.is_done(*each)]
     print(f"{len(wanted) - len(left)} of {len(wanted)} are recorded already")
 

@@ -35,8 +35,9 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=120)
     steps = parser.parse_args().steps
     torch.manual_seed(23)
-    model = nn.Sequential(nn.Linear(30, 250), nn.ELU(), nn.Linear(250, 250), nn.ELU(),
-                          nn.Linear(250, 1))  # fmt: skip
+    model = nn.Sequential(
+        nn.Linear(30, 250), nn.ELU(), nn.Linear(250, 250), nn.ELU(), nn.Linear(250, 1)
+    )
     optimizer = torch.optim.SGD(model.parameters(), lr=0.02, nesterov=True, momentum=0.8)
     history = History()
     for _ in range(steps):

@@ -26,8 +26,9 @@ def predict(model: nn.Module, loader: DataLoader, out: Tensor) -> Tensor:
 def main(batches: int) -> None:
     """Predict."""
     torch.manual_seed(57)
-    model = nn.Sequential(nn.Conv2d(3, 16, 3), nn.ReLU(), nn.MaxPool2d(4), nn.Flatten(),
-                          nn.Linear(16 * 49, 100)).eval()  # fmt: skip
+    model = nn.Sequential(
+        nn.Conv2d(3, 16, 3), nn.ReLU(), nn.MaxPool2d(4), nn.Flatten(), nn.Linear(16 * 49, 100)
+    ).eval()
     pictures = torch.rand(64, 3, 32, 32).repeat(batches // 8 + 1, 1, 1, 1)[: batches * 8]
     loader = DataLoader(TensorDataset(pictures), batch_size=8)
     predicted = predict(model, loader, torch.empty(batches * 8, 100))

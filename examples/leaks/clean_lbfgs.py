@@ -16,10 +16,17 @@ def main(steps: int) -> None:
     torch.manual_seed(60)
     x = torch.linspace(-3, 3, 200).unsqueeze(1)
     y = torch.sin(2 * x) + 0.3 * x
-    model = nn.Sequential(nn.Linear(1, 100), nn.Tanh(), nn.Linear(100, 100), nn.Tanh(),
-                          nn.Linear(100, 1))  # fmt: skip
-    optimizer = torch.optim.LBFGS(model.parameters(), lr=0.05, max_iter=2, history_size=25,
-                                  tolerance_grad=0, tolerance_change=0)  # fmt: skip
+    model = nn.Sequential(
+        nn.Linear(1, 100), nn.Tanh(), nn.Linear(100, 100), nn.Tanh(), nn.Linear(100, 1)
+    )
+    optimizer = torch.optim.LBFGS(
+        model.parameters(),
+        lr=0.05,
+        max_iter=2,
+        history_size=25,
+        tolerance_grad=0,
+        tolerance_change=0,
+    )
 
     def closure() -> Tensor:
         optimizer.zero_grad()

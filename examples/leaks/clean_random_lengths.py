@@ -23,8 +23,12 @@ class Tagger(nn.Module):
     def forward(self, sequences: list[Tensor]) -> Tensor:
         """Scores of the classes."""
         lengths = torch.tensor([len(one) for one in sequences])
-        packed = pack_padded_sequence(pad_sequence(sequences, batch_first=True), lengths,
-                                      batch_first=True, enforce_sorted=False)  # fmt: skip
+        packed = pack_padded_sequence(
+            pad_sequence(sequences, batch_first=True),
+            lengths,
+            batch_first=True,
+            enforce_sorted=False,
+        )
         _, (last, _) = self.rnn(packed)
         return self.head(last[-1])
 

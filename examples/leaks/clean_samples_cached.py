@@ -37,8 +37,14 @@ def main() -> None:
     epochs = parser.parse_args().epochs
     torch.manual_seed(53)
     loader = DataLoader(Waves(320), batch_size=8, shuffle=True)
-    model = nn.Sequential(nn.Unflatten(1, (1, 8000)), nn.Conv1d(1, 8, 64, stride=32), nn.ReLU(),
-                          nn.AdaptiveAvgPool1d(4), nn.Flatten(), nn.Linear(32, 1))  # fmt: skip
+    model = nn.Sequential(
+        nn.Unflatten(1, (1, 8000)),
+        nn.Conv1d(1, 8, 64, stride=32),
+        nn.ReLU(),
+        nn.AdaptiveAvgPool1d(4),
+        nn.Flatten(),
+        nn.Linear(32, 1),
+    )
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     for epoch in range(epochs):
         total = 0.0

@@ -47,8 +47,13 @@ def main() -> None:
     epochs = parser.parse_args().epochs
     torch.manual_seed(25)
     loader = DataLoader(Crops(), batch_size=8, shuffle=True)
-    model = nn.Sequential(nn.Conv2d(3, 8, 5, stride=4), nn.ReLU(), nn.AdaptiveAvgPool2d(2),
-                          nn.Flatten(), nn.Linear(32, 3))  # fmt: skip
+    model = nn.Sequential(
+        nn.Conv2d(3, 8, 5, stride=4),
+        nn.ReLU(),
+        nn.AdaptiveAvgPool2d(2),
+        nn.Flatten(),
+        nn.Linear(32, 3),
+    )
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for epoch in range(epochs):
         right = 0

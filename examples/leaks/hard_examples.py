@@ -29,8 +29,9 @@ def train() -> list[torch.Tensor]:
     hardest = []
     for _ in range(STEPS):
         x, y = make_batch()
-        losses = nn.functional.binary_cross_entropy_with_logits(x @ weights + bias, y,
-                                                                reduction="none")  # fmt: skip
+        losses = nn.functional.binary_cross_entropy_with_logits(
+            x @ weights + bias, y, reduction="none"
+        )
         hardest.append(x[losses.argmax()])  # fault: a view, 1.2 KB of 300
         optimizer.zero_grad()
         losses.mean().backward()

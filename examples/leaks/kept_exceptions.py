@@ -37,8 +37,9 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=120)
     options = parser.parse_args()
     torch.manual_seed(12)
-    model = nn.Sequential(nn.Linear(50, 150), nn.ReLU(), nn.Linear(150, 150), nn.ReLU(),
-                          nn.Linear(150, 1))  # fmt: skip
+    model = nn.Sequential(
+        nn.Linear(50, 150), nn.ReLU(), nn.Linear(150, 150), nn.ReLU(), nn.Linear(150, 1)
+    )
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     failures = []
     steps = 0

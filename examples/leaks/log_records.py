@@ -48,8 +48,9 @@ def main() -> None:
     log.setLevel(logging.DEBUG)
     log.propagate = options.verbose
     log.addHandler(BlackBox())
-    model = nn.Sequential(nn.Linear(90, 180), nn.ReLU(), nn.Linear(180, 90), nn.ReLU(),
-                          nn.Linear(90, 1))  # fmt: skip
+    model = nn.Sequential(
+        nn.Linear(90, 180), nn.ReLU(), nn.Linear(180, 90), nn.ReLU(), nn.Linear(90, 1)
+    )
     optimizer = torch.optim.Adamax(model.parameters())
     for step in range(options.steps):
         x = torch.rand(32, 90)

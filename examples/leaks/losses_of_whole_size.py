@@ -18,8 +18,9 @@ class Denoiser(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.layers = nn.Sequential(nn.Conv2d(1, 4, 3, padding=1), nn.ReLU(),
-                                    nn.Conv2d(4, 1, 3, padding=1))  # fmt: skip
+        self.layers = nn.Sequential(
+            nn.Conv2d(1, 4, 3, padding=1), nn.ReLU(), nn.Conv2d(4, 1, 3, padding=1)
+        )
 
     def forward(self, noisy: Tensor) -> Tensor:
         """The images without noise."""

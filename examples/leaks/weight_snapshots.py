@@ -56,8 +56,9 @@ class Regression(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.layers = nn.Sequential(nn.Linear(12, 256), nn.ReLU(), nn.Linear(256, 64), nn.ReLU(),
-                                    nn.Linear(64, 1))  # fmt: skip
+        self.layers = nn.Sequential(
+            nn.Linear(12, 256), nn.ReLU(), nn.Linear(256, 64), nn.ReLU(), nn.Linear(64, 1)
+        )
 
     def training_step(self, batch: Tensor) -> Tensor:
         """The loss of a batch."""

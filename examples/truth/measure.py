@@ -86,9 +86,13 @@ def ran(
     path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
     finished = subprocess.run(  # noqa: S603
         [sys.executable, *command],
-        cwd=folder, env={**os.environ, **SETTINGS, **settings, "PYTHONPATH": path}, check=True,
-        stdout=subprocess.PIPE, text=True, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
+        cwd=folder,
+        env={**os.environ, **SETTINGS, **settings, "PYTHONPATH": path},
+        check=True,
+        stdout=subprocess.PIPE,
+        text=True,
+        stderr=subprocess.DEVNULL,
+    )
     line = next(each for each in finished.stdout.splitlines() if each.startswith(PREFIX))
     return list(json.loads(line.removeprefix(PREFIX)))
 
@@ -180,9 +184,12 @@ def machine() -> dict[str, Any]:
         names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
         cpu = next(iter(names), cpu)
     return {
-        "cpu": cpu, "cores": os.cpu_count(), "system": f"{platform.system()} {platform.machine()}",
-        "torch": torch.__version__, "python": platform.python_version(),
-    }  # fmt: skip
+        "cpu": cpu,
+        "cores": os.cpu_count(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+    }
 
 
 def main(words: Sequence[str] | None = None) -> None:

@@ -115,8 +115,10 @@ class Pair:
     @property
     def is_sure(self) -> bool:
         """Whether the quartiles of what is saved are within a tenth of it."""
-        return all(abs(end - self.saved_ms) <= WITHIN * self.saved_ms
-                   for end in quartiles(self.each("saved_ms")))  # fmt: skip
+        return all(
+            abs(end - self.saved_ms) <= WITHIN * self.saved_ms
+            for end in quartiles(self.each("saved_ms"))
+        )
 
     @property
     def ratios(self) -> tuple[float, float] | None:
@@ -144,8 +146,9 @@ class Pair:
 
 def quartiles(values: Sequence[float]) -> tuple[float, float]:
     """The first and third quartile."""
-    first, _, third = statistics.quantiles([*values] * 2 if len(values) == 1 else values, n=4,
-                                           method="inclusive")  # fmt: skip
+    first, _, third = statistics.quantiles(
+        [*values] * 2 if len(values) == 1 else values, n=4, method="inclusive"
+    )
     return first, third
 
 
@@ -183,9 +186,21 @@ def section(measured: Mapping[str, Any]) -> str:
 
 
 def _table(pairs: Iterable[Pair]) -> str:
-    head = ["program", "rule", "runs", "problem ms", "fixed ms", "saved ms", "recorded ms",
-            "predicted ms", "predicted / saved", "share predicted / saved", "basis",
-            f"within {WITHIN:.0%}", "on CPU"]  # fmt: skip
+    head = [
+        "program",
+        "rule",
+        "runs",
+        "problem ms",
+        "fixed ms",
+        "saved ms",
+        "recorded ms",
+        "predicted ms",
+        "predicted / saved",
+        "share predicted / saved",
+        "basis",
+        f"within {WITHIN:.0%}",
+        "on CPU",
+    ]
     lines = [head, ["---"] * len(head)]
     for pair in pairs:
         ratios, shares = pair.ratios, pair.share_ratios

@@ -114,8 +114,11 @@ def results_key(cache: Cache, paths: Sequence[str], options: AnalysisOptions) ->
     """Return the key of the results on some files; None if they are not to be cached."""
     # Rules and thresholds are not part of it: the results of each rule have a key of their own.
     figures_options = (
-        options.limit_bytes, options.peaks, options.tokens_per_step, options.parameters
-    )  # fmt: skip
+        options.limit_bytes,
+        options.peaks,
+        options.tokens_per_step,
+        options.parameters,
+    )
     try:
         given = msgspec.msgpack.encode((paths, figures_options))
     except (TypeError, ValueError, OverflowError):

@@ -134,9 +134,13 @@ def _write_traceback(text: str) -> str | None:
 
     try:
         with tempfile.NamedTemporaryFile(
-            "w", prefix="profkit-bug-", suffix=".txt", delete=False, encoding="utf-8",
+            "w",
+            prefix="profkit-bug-",
+            suffix=".txt",
+            delete=False,
+            encoding="utf-8",
             errors="backslashreplace",
-        ) as file:  # fmt: skip
+        ) as file:
             file.write(f"profkit {__version__}, Python {sys.version}\n{sys.argv}\n\n{text}")
             return file.name
     except OSError:

@@ -163,12 +163,14 @@ def add_output_options(
 
     def with_options(command: Callable[..., int]) -> Callable[..., int]:
         options = (
-            click.option("--format", "format_", type=formats, default="text",
-                         help="Output format."),
-            click.option("-o", "--output", metavar="FILE", default=STDOUT,
-                         help="Output file; - is stdout."),
+            click.option(
+                "--format", "format_", type=formats, default="text", help="Output format."
+            ),
+            click.option(
+                "-o", "--output", metavar="FILE", default=STDOUT, help="Output file; - is stdout."
+            ),
             click.option("--force", is_flag=True, help="Overwrite FILE."),
-        )  # fmt: skip
+        )
         # Decorators apply from the last to the first, so that --help lists the first one first.
         for option in reversed(options):
             command = option(command)
@@ -200,13 +202,27 @@ def add_analysis_options(command: Callable[..., int]) -> Callable[..., int]:
         return command(options=options, **others)
 
     click_options = (
-        click.option("--select", metavar="RULE", multiple=True, callback=_split_rules,
-                     help="Run only these rules: ids, names, or families such as SYN."),
-        click.option("--ignore", metavar="RULE", multiple=True, callback=_split_rules,
-                     help="Run all rules except these."),
-        click.option("--max-bytes", metavar="SIZE", type=Size(),
-                     help="Maximum decompressed size of a file, such as 20GiB."),
-    )  # fmt: skip
+        click.option(
+            "--select",
+            metavar="RULE",
+            multiple=True,
+            callback=_split_rules,
+            help="Run only these rules: ids, names, or families such as SYN.",
+        ),
+        click.option(
+            "--ignore",
+            metavar="RULE",
+            multiple=True,
+            callback=_split_rules,
+            help="Run all rules except these.",
+        ),
+        click.option(
+            "--max-bytes",
+            metavar="SIZE",
+            type=Size(),
+            help="Maximum decompressed size of a file, such as 20GiB.",
+        ),
+    )
     with_options: Callable[..., int] = add_no_cache_option(with_analysis_options)
     for option in reversed(click_options):
         with_options = option(with_options)

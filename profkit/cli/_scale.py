@@ -60,13 +60,24 @@ def add_scale_options(command: Callable[..., int]) -> Callable[..., int]:
         return command(place=Place(workers, cluster, scheduler_file), **others)
 
     options = (
-        click.option("--workers", metavar="N", type=click.IntRange(min=1),
-                     help="Processes for several recordings.  [default: by cores and memory]"),
-        click.option("--cluster", metavar="ADDRESS",
-                     help="Analyze several recordings on a Dask cluster, such as tcp://HOST:8786."),
-        click.option("--scheduler-file", metavar="FILE", type=click.Path(),
-                     help="Like --cluster, by the file that the scheduler wrote."),
-    )  # fmt: skip
+        click.option(
+            "--workers",
+            metavar="N",
+            type=click.IntRange(min=1),
+            help="Processes for several recordings.  [default: by cores and memory]",
+        ),
+        click.option(
+            "--cluster",
+            metavar="ADDRESS",
+            help="Analyze several recordings on a Dask cluster, such as tcp://HOST:8786.",
+        ),
+        click.option(
+            "--scheduler-file",
+            metavar="FILE",
+            type=click.Path(),
+            help="Like --cluster, by the file that the scheduler wrote.",
+        ),
+    )
     with_options: Callable[..., int] = with_place
     for option in reversed(options):
         with_options = option(with_options)

@@ -39,28 +39,56 @@ if TYPE_CHECKING:
 @add_output_options(FormatChoice())
 @add_analysis_options
 @add_scale_options
-@click.option("--tokens-per-step", metavar="N", type=click.IntRange(min=1),
-              help="Total tokens of a step, for model FLOP utilization.")  # fmt: skip
-@click.option("--parameters", metavar="N", type=click.IntRange(min=1),
-              help="Parameters that each token uses, for model FLOP utilization.")  # fmt: skip
-@click.option("--top", metavar="N", type=click.IntRange(min=1), default=5, show_default=True,
-              help="Number of findings, kernels and operators in the text.")  # fmt: skip
-@click.option("--budget-bytes", metavar="SIZE", type=Size(), default=0,
-              help="Maximum size of the JSON, such as 8k; longer tables are cut.")  # fmt: skip
-@click.option("--cursor", metavar="TABLE:ROW", default="",
-              help="Only the rows of a table from ROW on, such as findings:5.")  # fmt: skip
-@click.option("--fail-on", type=click.Choice(SEVERITIES),
-              help="Exit with 1 if there is a finding of at least this severity.")  # fmt: skip
-@click.option("--strict", is_flag=True,
-              help="Stop if a rule crashes, instead of listing it as skipped.")  # fmt: skip
+@click.option(
+    "--tokens-per-step",
+    metavar="N",
+    type=click.IntRange(min=1),
+    help="Total tokens of a step, for model FLOP utilization.",
+)
+@click.option(
+    "--parameters",
+    metavar="N",
+    type=click.IntRange(min=1),
+    help="Parameters that each token uses, for model FLOP utilization.",
+)
+@click.option(
+    "--top",
+    metavar="N",
+    type=click.IntRange(min=1),
+    default=5,
+    show_default=True,
+    help="Number of findings, kernels and operators in the text.",
+)
+@click.option(
+    "--budget-bytes",
+    metavar="SIZE",
+    type=Size(),
+    default=0,
+    help="Maximum size of the JSON, such as 8k; longer tables are cut.",
+)
+@click.option(
+    "--cursor",
+    metavar="TABLE:ROW",
+    default="",
+    help="Only the rows of a table from ROW on, such as findings:5.",
+)
+@click.option(
+    "--fail-on",
+    type=click.Choice(SEVERITIES),
+    help="Exit with 1 if there is a finding of at least this severity.",
+)
+@click.option(
+    "--strict", is_flag=True, help="Stop if a rule crashes, instead of listing it as skipped."
+)
 @click.option(
     "--verbose",
     "-v",
     is_flag=True,
     help="Show the complete report.",
 )
-@click.option("--timings", is_flag=True,
-              help="Print how long each stage of the analysis and each rule took.")  # fmt: skip
+@click.option(
+    "--timings", is_flag=True, help="Print how long each stage of the analysis and each rule took."
+)
 def command(  # noqa: PLR0913  (one argument per option)
     *,
     paths: tuple[str, ...],

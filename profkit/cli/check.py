@@ -19,12 +19,20 @@ _FORMATS: Final = ("github", "html", "json", "junit", "md", "sarif", "text")
     epilog="\b\nExample: profkit check traces/train --baseline profkit-baseline.json",
 )
 @click.argument("paths", metavar="PATH...", nargs=-1, required=True)
-@click.option("--budget", "budget_file", metavar="FILE", type=click.Path(path_type=Path),
-              help="TOML file with the budgets; by default pyproject.toml.")  # fmt: skip
-@click.option("--baseline", metavar="FILE", type=click.Path(path_type=Path),
-              help="Baseline or report in JSON, for budgets such as +5%.")  # fmt: skip
-@click.option("--update-baseline", is_flag=True,
-              help="Write the figures to the baseline's file.")  # fmt: skip
+@click.option(
+    "--budget",
+    "budget_file",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="TOML file with the budgets; by default pyproject.toml.",
+)
+@click.option(
+    "--baseline",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="Baseline or report in JSON, for budgets such as +5%.",
+)
+@click.option("--update-baseline", is_flag=True, help="Write the figures to the baseline's file.")
 @add_output_options(click.Choice(_FORMATS))
 @add_analysis_options
 def command(

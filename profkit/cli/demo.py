@@ -25,8 +25,9 @@ _COPY: Final = "profkit_demo.py"
     short_help="Record a small program with planted problems; show its report.",
     epilog="\b\nExample: profkit demo --dir /tmp/traces",
 )
-@click.option("--dir", "folder", metavar="FOLDER",
-              help="Folder for the trace; $PROFKIT_DIR, else traces.")  # fmt: skip
+@click.option(
+    "--dir", "folder", metavar="FOLDER", help="Folder for the trace; $PROFKIT_DIR, else traces."
+)
 @click.option("--force", is_flag=True, help=f"Overwrite a changed {_COPY}.")
 def command(*, folder: str | None, force: bool) -> int:
     """Record a small training program with three planted problems, and show its report.

@@ -28,10 +28,19 @@ if TYPE_CHECKING:
 @click.argument("paths", metavar="[BEFORE AFTER]", nargs=-1, shell_complete=complete_files)
 @add_output_options(click.Choice(("html", "json", "md", "text")))
 @add_analysis_options
-@click.option("--top", metavar="N", type=click.IntRange(min=1), default=5, show_default=True,
-              help="Number of changes of each kind.")  # fmt: skip
-@click.option("--fail-on", type=click.Choice(SEVERITIES),
-              help="Exit with 1 if a new or worse finding has at least this severity.")  # fmt: skip
+@click.option(
+    "--top",
+    metavar="N",
+    type=click.IntRange(min=1),
+    default=5,
+    show_default=True,
+    help="Number of changes of each kind.",
+)
+@click.option(
+    "--fail-on",
+    type=click.Choice(SEVERITIES),
+    help="Exit with 1 if a new or worse finding has at least this severity.",
+)
 @click.option("--verbose", "-v", is_flag=True, help="Show all changes, memory with its stacks.")
 def command(
     *,

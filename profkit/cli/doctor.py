@@ -18,8 +18,13 @@ _STYLE: Final = {"ok": "green", "note": "yellow", "problem": "red"}
     short_help="Check that this machine can train and profile.",
     epilog="\b\nExample: profkit doctor --format json",
 )
-@click.option("--format", "format_", type=click.Choice(("text", "json")), default="text",
-              help="Output format.")  # fmt: skip
+@click.option(
+    "--format",
+    "format_",
+    type=click.Choice(("text", "json")),
+    default="text",
+    help="Output format.",
+)
 def command(format_: str) -> int:
     """Check whether this machine can train and profile.
 

@@ -56,16 +56,30 @@ def _is_folder_format(name: str) -> bool:
 )
 @add_paths_argument
 @click.option("--to", "format_", type=ExportChoice(), required=True, help="The format.")
-@click.option("-o", "--output", metavar="OUT",
-              help="A file, compressed if its name ends in .gz; or a folder, which ends in / or "
-              "exists; - is stdout.  [default: a file in the working directory named after PATH; "
-              "in a pipe, stdout]")  # fmt: skip
-@click.option("--table", metavar="NAME",
-              help="The table to export, for table formats; a folder gets all tables.")  # fmt: skip
-@click.option("--weight", metavar="NAME",
-              help="For stacks: host, device, memory, or the name of a flame graph.")  # fmt: skip
-@click.option("--base", metavar="FOLDER", type=click.Path(file_okay=False),
-              help="Base of relative source paths.  [default: working directory]")  # fmt: skip
+@click.option(
+    "-o",
+    "--output",
+    metavar="OUT",
+    help="A file, compressed if its name ends in .gz; or a folder, which ends in / or "
+    "exists; - is stdout.  [default: a file in the working directory named after PATH; "
+    "in a pipe, stdout]",
+)
+@click.option(
+    "--table",
+    metavar="NAME",
+    help="The table to export, for table formats; a folder gets all tables.",
+)
+@click.option(
+    "--weight",
+    metavar="NAME",
+    help="For stacks: host, device, memory, or the name of a flame graph.",
+)
+@click.option(
+    "--base",
+    metavar="FOLDER",
+    type=click.Path(file_okay=False),
+    help="Base of relative source paths.  [default: working directory]",
+)
 @click.option("--force", is_flag=True, help="Overwrite existing files.")
 @add_analysis_options
 @add_scale_options

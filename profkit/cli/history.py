@@ -20,11 +20,22 @@ _FORMATS: Final = ("csv", "html", "json", "md", "text")
 )
 @add_paths_argument
 @add_output_options(click.Choice(_FORMATS))
-@click.option("--tensorboard", "logdir", metavar="DIR", type=click.Path(path_type=Path),
-              help="Write the figures as TensorBoard scalars as well.")  # fmt: skip
+@click.option(
+    "--tensorboard",
+    "logdir",
+    metavar="DIR",
+    type=click.Path(path_type=Path),
+    help="Write the figures as TensorBoard scalars as well.",
+)
 @add_analysis_options
-@click.option("--top", metavar="N", type=click.IntRange(min=1), default=10, show_default=True,
-              help="Number of findings.")  # fmt: skip
+@click.option(
+    "--top",
+    metavar="N",
+    type=click.IntRange(min=1),
+    default=10,
+    show_default=True,
+    help="Number of findings.",
+)
 @click.option("--verbose", "-v", is_flag=True, help="Show all findings.")
 def command(
     *,

@@ -51,12 +51,27 @@ class Row:
     epilog="\b\nExamples:\n  profkit list\n  profkit list traces/train --json",
 )
 @click.argument("folder", metavar="[FOLDER]", default="", shell_complete=complete_files)
-@click.option("--top", metavar="N", type=click.IntRange(min=1), default=20, show_default=True,
-              help="Number of recordings.")  # fmt: skip
-@click.option("--analyze", "is_complete", is_flag=True,
-              help="Analyze all that are not analyzed yet, however long it takes.")  # fmt: skip
-@click.option("--format", "format_", type=click.Choice(("text", "json")), default="text",
-              help="Output format.")  # fmt: skip
+@click.option(
+    "--top",
+    metavar="N",
+    type=click.IntRange(min=1),
+    default=20,
+    show_default=True,
+    help="Number of recordings.",
+)
+@click.option(
+    "--analyze",
+    "is_complete",
+    is_flag=True,
+    help="Analyze all that are not analyzed yet, however long it takes.",
+)
+@click.option(
+    "--format",
+    "format_",
+    type=click.Choice(("text", "json")),
+    default="text",
+    help="Output format.",
+)
 @click.option("--json", "format_", flag_value="json", help="Like --format json.")
 def command(*, folder: str, top: int, is_complete: bool, format_: str) -> int:
     """List the recordings in FOLDER, the newest first: program, step time and first finding.

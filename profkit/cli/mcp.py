@@ -9,9 +9,13 @@ import click
     short_help="Serve recordings to language models (MCP).",
     epilog="\b\nExample: claude mcp add profkit -- profkit mcp --root ~/project",
 )
-@click.option("--root", metavar="FOLDER", default=".",
-              type=click.Path(exists=True, file_okay=False, path_type=Path),
-              help="Folder of the recordings.  [default: working directory]")  # fmt: skip
+@click.option(
+    "--root",
+    metavar="FOLDER",
+    default=".",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Folder of the recordings.  [default: working directory]",
+)
 def command(*, root: Path) -> int:
     """Serve the recordings of a folder over the Model Context Protocol, on stdin and stdout.
 

@@ -31,8 +31,13 @@ if TYPE_CHECKING:
     epilog="\b\nExamples:\n  profkit rules\n  profkit rules item-sync\n  profkit rules MEM",
 )
 @click.argument("rule", required=False)
-@click.option("--format", "format_", type=click.Choice(("text", "json")), default="text",
-              help="Output format.")  # fmt: skip
+@click.option(
+    "--format",
+    "format_",
+    type=click.Choice(("text", "json")),
+    default="text",
+    help="Output format.",
+)
 def command(rule: str | None, format_: str) -> int:
     """List the rules; with RULE, show its page: what it finds, why it matters, how to fix it.
 
@@ -130,10 +135,17 @@ def _format_table(rules: tuple["Rule", ...]) -> str:
 
     # Rich lays out the table; its own output to the terminal would ignore --format and pipes.
     console = Console(
-        file=io.StringIO(), width=target["width"], force_terminal=target["color"], markup=False,
-        color_system="standard" if target["color"] else None, no_color=not target["color"],
-        highlight=False, emoji=False, legacy_windows=False, force_jupyter=False,
-    )  # fmt: skip
+        file=io.StringIO(),
+        width=target["width"],
+        force_terminal=target["color"],
+        markup=False,
+        color_system="standard" if target["color"] else None,
+        no_color=not target["color"],
+        highlight=False,
+        emoji=False,
+        legacy_windows=False,
+        force_jupyter=False,
+    )
     with console.capture() as captured:
         console.print(table)
 

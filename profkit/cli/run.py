@@ -29,19 +29,42 @@ if TYPE_CHECKING:
 )
 @click.option("-m", "kind", flag_value="module", help="PROGRAM is a module, as in python -m.")
 @click.option("-c", "kind", flag_value="code", help="PROGRAM is source code, as in python -c.")
-@click.option("--wait", metavar="N", type=click.IntRange(min=0), default=2, show_default=True,
-              help="Steps to skip first.")  # fmt: skip
-@click.option("--warmup", metavar="N", type=click.IntRange(min=0), default=2, show_default=True,
-              help="Warm-up steps; one is recorded with stacks for source lines.")  # fmt: skip
-@click.option("--active", metavar="N", type=click.IntRange(min=1), default=3, show_default=True,
-              help="Steps to record.")  # fmt: skip
-@click.option("--dir", "folder", metavar="DIR",
-              help="Folder for traces; $PROFKIT_DIR, else traces.")  # fmt: skip
+@click.option(
+    "--wait",
+    metavar="N",
+    type=click.IntRange(min=0),
+    default=2,
+    show_default=True,
+    help="Steps to skip first.",
+)
+@click.option(
+    "--warmup",
+    metavar="N",
+    type=click.IntRange(min=0),
+    default=2,
+    show_default=True,
+    help="Warm-up steps; one is recorded with stacks for source lines.",
+)
+@click.option(
+    "--active",
+    metavar="N",
+    type=click.IntRange(min=1),
+    default=3,
+    show_default=True,
+    help="Steps to record.",
+)
+@click.option(
+    "--dir", "folder", metavar="DIR", help="Folder for traces; $PROFKIT_DIR, else traces."
+)
 @click.option("--json", "json_file", metavar="FILE", help="Write the report as JSON as well.")
 @click.option("--no-trace", is_flag=True, help="Do not record a trace.")
 @click.option("--no-leaks", is_flag=True, help="Do not monitor memory.")
-@click.option("--tracemalloc", "lines_of_python", is_flag=True,
-              help="Find allocation sites of plain Python objects as well; slow.")  # fmt: skip
+@click.option(
+    "--tracemalloc",
+    "lines_of_python",
+    is_flag=True,
+    help="Find allocation sites of plain Python objects as well; slow.",
+)
 @click.argument("program", metavar="PROGRAM")
 @click.argument("args", metavar="[ARGS]...", nargs=-1, type=click.UNPROCESSED)
 def command(  # noqa: PLR0913  (one argument per option)

@@ -57,8 +57,15 @@ class Interval:
     epilog="\b\nExample: profkit top traces/train",
 )
 @click.argument("run", metavar="RUN")
-@click.option("--interval", "interval_s", metavar="SECONDS", type=click.FloatRange(min=0.1),
-              default=2, show_default=True, help="Time between two samples.")  # fmt: skip
+@click.option(
+    "--interval",
+    "interval_s",
+    metavar="SECONDS",
+    type=click.FloatRange(min=0.1),
+    default=2,
+    show_default=True,
+    help="Time between two samples.",
+)
 @click.option("--once", is_flag=True, help="Print one interval of one second, and exit.")
 def command(*, run: str, interval_s: float, once: bool) -> int:
     """Show the step time, waits for data, syncs and memory of each rank of a running program.

@@ -18,15 +18,30 @@ if TYPE_CHECKING:
     epilog="\b\nExample: profkit trigger traces/train --steps 3",
 )
 @click.argument("run", metavar="RUN")
-@click.option("--steps", metavar="N", type=click.IntRange(1, 100), default=3, show_default=True,
-              help="Steps to record.")  # fmt: skip
-@click.option("--memory", is_flag=True,
-              help="Monitor memory as well; on CUDA, write a snapshot.")  # fmt: skip
-@click.option("--timeout", "timeout_s", metavar="SECONDS", type=click.FloatRange(min=0),
-              default=60, show_default=True, help="How long to wait for the steps.")  # fmt: skip
+@click.option(
+    "--steps",
+    metavar="N",
+    type=click.IntRange(1, 100),
+    default=3,
+    show_default=True,
+    help="Steps to record.",
+)
+@click.option("--memory", is_flag=True, help="Monitor memory as well; on CUDA, write a snapshot.")
+@click.option(
+    "--timeout",
+    "timeout_s",
+    metavar="SECONDS",
+    type=click.FloatRange(min=0),
+    default=60,
+    show_default=True,
+    help="How long to wait for the steps.",
+)
 @add_output_options(FormatChoice())
-@click.option("--fail-on", type=click.Choice(SEVERITIES),
-              help="Exit with 1 if there is a finding of at least this severity.")  # fmt: skip
+@click.option(
+    "--fail-on",
+    type=click.Choice(SEVERITIES),
+    help="Exit with 1 if there is a finding of at least this severity.",
+)
 @click.pass_context
 def command(  # noqa: PLR0913  (one argument per option)
     context: click.Context,

@@ -29,11 +29,14 @@ _MAX_PAGES: Final = 20
     epilog="\b\nExamples:\n  profkit view\n  profkit view traces/train/host_1.17.pt.trace.json.gz",
 )
 @add_paths_argument
-@click.option("-o", "--output", metavar="FILE",
-              help="Output file.  [default: in profkit's cache]")  # fmt: skip
+@click.option("-o", "--output", metavar="FILE", help="Output file.  [default: in profkit's cache]")
 @click.option("--force", is_flag=True, help="Overwrite FILE.")
-@click.option("--open/--no-open", "opens", default=None,
-              help="Open a browser.  [default: if there is a screen]")  # fmt: skip
+@click.option(
+    "--open/--no-open",
+    "opens",
+    default=None,
+    help="Open a browser.  [default: if there is a screen]",
+)
 @add_analysis_options
 @add_scale_options
 def command(

@@ -70,26 +70,54 @@ class Bandwidth(Factor):
 
 @click.command(short_help="Predict the step time with changes.", epilog=_EPILOG)
 @add_paths_argument
-@click.option("--remove", metavar="RULE[@FILE[:LINE]]", multiple=True,
-              help="Remove the findings of a rule, by id, name or family; with @ only at a file "
-                   "or a line.")  # fmt: skip
-@click.option("--scale", metavar="PATTERN=FACTOR", multiple=True, type=Factor(),
-              help="Multiply the time of everything with a matching name.")  # fmt: skip
+@click.option(
+    "--remove",
+    metavar="RULE[@FILE[:LINE]]",
+    multiple=True,
+    help="Remove the findings of a rule, by id, name or family; with @ only at a file or a line.",
+)
+@click.option(
+    "--scale",
+    metavar="PATTERN=FACTOR",
+    multiple=True,
+    type=Factor(),
+    help="Multiply the time of everything with a matching name.",
+)
 @click.option("--graph", is_flag=True, help="Launch the device work of each step as one graph.")
 @click.option("--no-data-wait", is_flag=True, help="Never wait for the next batch.")
-@click.option("--rank", "ranks", metavar="N", multiple=True, type=click.IntRange(min=0),
-              help="In a job: make a rank as fast as the median of the others.")  # fmt: skip
-@click.option("--stage", "stages", metavar="N", multiple=True, type=click.IntRange(min=0),
-              help="In a job: make a pipeline stage as fast as the mean of all ranks.")  # fmt: skip
+@click.option(
+    "--rank",
+    "ranks",
+    metavar="N",
+    multiple=True,
+    type=click.IntRange(min=0),
+    help="In a job: make a rank as fast as the median of the others.",
+)
+@click.option(
+    "--stage",
+    "stages",
+    metavar="N",
+    multiple=True,
+    type=click.IntRange(min=0),
+    help="In a job: make a pipeline stage as fast as the mean of all ranks.",
+)
 @click.option("--even", is_flag=True, help="In a job: make all ranks as fast as their mean.")
 @click.option("--no-waiting", is_flag=True, help="In a job: let no rank wait for another.")
-@click.option("--bandwidth", metavar="[PATTERN=]FACTOR", multiple=True, type=Bandwidth(),
-              help="In a job: multiply the bandwidth of all collectives, or of a kind or process "
-                   "group.")  # fmt: skip
+@click.option(
+    "--bandwidth",
+    metavar="[PATTERN=]FACTOR",
+    multiple=True,
+    type=Bandwidth(),
+    help="In a job: multiply the bandwidth of all collectives, or of a kind or process group.",
+)
 @add_scale_options
 @add_output_options(click.Choice(("json", "text")))
-@click.option("--max-bytes", metavar="SIZE", type=Size(),
-              help="Maximum decompressed size of the file, such as 20GiB.")  # fmt: skip
+@click.option(
+    "--max-bytes",
+    metavar="SIZE",
+    type=Size(),
+    help="Maximum decompressed size of the file, such as 20GiB.",
+)
 @add_no_cache_option
 def command(  # noqa: PLR0913  (one argument per option)
     *,

@@ -246,17 +246,25 @@ def compare_calls(old: Report, new: Report) -> list[Change]:
     """
     if old.summary.top_kernels or new.summary.top_kernels:
         kernels = [
-            _Calls({kernel.name: kernel for kernel in report.summary.top_kernels}, "total_ns",
-                   "per_step_ns", len(report.summary.steps))
+            _Calls(
+                {kernel.name: kernel for kernel in report.summary.top_kernels},
+                "total_ns",
+                "per_step_ns",
+                len(report.summary.steps),
+            )
             for report in (old, new)
-        ]  # fmt: skip
+        ]
         return _compare_named_calls("kernel", old, new, *kernels)
 
     operators = [
-        _Calls({op.name: op for op in report.summary.top_ops}, "self_ns",
-               "self_per_step_ns", len(report.summary.steps))
+        _Calls(
+            {op.name: op for op in report.summary.top_ops},
+            "self_ns",
+            "self_per_step_ns",
+            len(report.summary.steps),
+        )
         for report in (old, new)
-    ]  # fmt: skip
+    ]
     return _compare_named_calls("operator", old, new, *operators)
 
 

@@ -129,8 +129,10 @@ def amount(value: int | None, unit: Unit | None) -> str:
     if value is None or unit is None:
         return ""
     texts: dict[Unit, Callable[[int], str]] = {
-        "ns": format_ns, "bytes": format_bytes, "count": format_count,
-    }  # fmt: skip
+        "ns": format_ns,
+        "bytes": format_bytes,
+        "count": format_count,
+    }
     return texts[unit](value)
 
 

@@ -121,9 +121,16 @@ def _drop_details(report: Report) -> Report:
 
     summary = replace(
         report.summary,
-        top_kernels=(), top_ops=(), modules=(), lines=(), regions=(), sync_sites=None, copies=(),
-        memory=None, critical_path=None,
-    )  # fmt: skip
+        top_kernels=(),
+        top_ops=(),
+        modules=(),
+        lines=(),
+        regions=(),
+        sync_sites=None,
+        copies=(),
+        memory=None,
+        critical_path=None,
+    )
     return replace(
         report,
         summary=summary,

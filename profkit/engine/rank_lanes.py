@@ -216,16 +216,23 @@ class _Collectives:
         starts, call_ends = matches.start_ns[call_range], matches.end_ns[call_range]
         joined_ns, last_ns = starts + self._wait_ns[call_range], matches.start_ns[late]
 
-        state = np.where(matches.unmatched[call_range] != 0, _STATES.index("unmatched"),
-                         _STATES.index("transfer"))  # fmt: skip
+        state = np.where(
+            matches.unmatched[call_range] != 0,
+            _STATES.index("unmatched"),
+            _STATES.index("transfer"),
+        )
 
         begins = np.concatenate((starts, joined_ns, last_ns - self._late_ns[late_range]))
         ends = np.concatenate((joined_ns, call_ends, last_ns))
         n, n_late = len(starts), len(late)
 
-        what = np.concatenate((
-            np.full(n, _STATES.index("waiting")), state, np.full(n_late, _STATES.index("late")),
-        ))  # fmt: skip
+        what = np.concatenate(
+            (
+                np.full(n, _STATES.index("waiting")),
+                state,
+                np.full(n_late, _STATES.index("late")),
+            )
+        )
         reason = np.concatenate((np.full(2 * n, len(_WHY)), self._why[late_range]))
 
         kind, group = (

@@ -63,8 +63,11 @@ class Training:
         self.path: str | None = None
         self._name = name
         self._options = {
-            "wait": DEFAULT_WAIT, "warmup": DEFAULT_WARMUP, "active": DEFAULT_ACTIVE, **options
-        }  # fmt: skip
+            "wait": DEFAULT_WAIT,
+            "warmup": DEFAULT_WARMUP,
+            "active": DEFAULT_ACTIVE,
+            **options,
+        }
         folder = options.get("dir")
         self._dir = None if folder is None else os.fspath(folder)
         self._leaks = leaks

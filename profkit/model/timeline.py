@@ -99,9 +99,15 @@ class Slices:
     def of(self, places: Rows) -> "Slices":
         """Return the slices at some places, in that order."""
         return Slices(
-            self.row[places], self.start_ns[places], self.end_ns[places], self.busy_ns[places],
-            self.n[places], self.longest_ns[places], self.site[places], self.event[places],
-        )  # fmt: skip
+            self.row[places],
+            self.start_ns[places],
+            self.end_ns[places],
+            self.busy_ns[places],
+            self.n[places],
+            self.longest_ns[places],
+            self.site[places],
+            self.event[places],
+        )
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,9 @@ def build_event_rows(ctx: Context, rows: Rows) -> Iterator[EventRow]:
     """
     events = ctx.events
     devices, streams = events.device.at(rows), events.stream.at(rows)
-    places = zip(rows.tolist(), ctx.step_of(rows).tolist(), devices.tolist(), streams.tolist(),
-                 strict=True)  # fmt: skip
+    places = zip(
+        rows.tolist(), ctx.step_of(rows).tolist(), devices.tolist(), streams.tolist(), strict=True
+    )
 
     for row, step, device, stream in places:
         category = Category(int(events.category[row]))

@@ -52,8 +52,9 @@ def _join_flames(
     parent, site = list[int](), list[int]()
     # Self weight, total and number of the first recording, then of the second one.
     weights: tuple[dict[int, list[int]], ...] = (
-        defaultdict(lambda: [0, 0, 0]), defaultdict(lambda: [0, 0, 0]),
-    )  # fmt: skip
+        defaultdict(lambda: [0, 0, 0]),
+        defaultdict(lambda: [0, 0, 0]),
+    )
     for flame, side_weights in zip(both, weights, strict=True):
         keys = _site_keys(flame)
         # Parents precede their children, so that the joined node of a parent is known.

@@ -133,9 +133,11 @@ def cost_text(report: Report, finding: Finding) -> str:
     cost = finding.cost
     if cost.ns == 0 and cost.high_ns is not None:
         return _most_text(report, finding, cost.high_ns) if cost.high_ns else _NO_TIME
+
     basis = _BASIS[cost.basis]
     share = cost_share(report, finding)
     of_step = "" if share is None else f" ({format_share(share)})"
+
     parts = []
     if cost.per_step_ns:
         parts.append(f"{basis}{_time_range(cost, cost.per_step_ns)} per step{of_step}")

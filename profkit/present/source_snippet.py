@@ -101,6 +101,7 @@ def _match_adding(node: ast.AST, name: str) -> int | None:
             )
         case _:
             return None
+
     return node.lineno if adds else None
 
 

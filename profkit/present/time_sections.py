@@ -59,9 +59,11 @@ def build_time_section(report: Report) -> Iterator[DocumentSection]:
         start += part.share
 
     yield DocumentSection(
-        breakdown_title(report), (TimeParts(tuple(parts)),), _time_figures(report, breakdown),
+        breakdown_title(report),
+        (TimeParts(tuple(parts)),),
+        _time_figures(report, breakdown),
         is_of_one_rank=bool(report.ranks),
-    )  # fmt: skip
+    )
 
 
 def _part_kind(kind: str) -> PartKind:

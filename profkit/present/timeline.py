@@ -145,9 +145,15 @@ class DrawnLanes:
     n_rows: int = 0
 
     def add(
-        self, kind: LaneKind, label: str, starts_ns: Int64s, ends_ns: Int64s, site: Int32s,
-        depth: Int32s | None = None, event: Rows | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        kind: LaneKind,
+        label: str,
+        starts_ns: Int64s,
+        ends_ns: Int64s,
+        site: Int32s,
+        depth: Int32s | None = None,
+        event: Rows | None = None,
+    ) -> None:
         """Add a lane.
 
         Args:

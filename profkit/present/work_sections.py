@@ -62,9 +62,8 @@ def build_sampled_section(report: Report, options: ReadersOptions) -> Iterator[D
 
     table = define_functions(report)
     main: list[FunctionSummary] = [
-        function for function in table.for_people
-        if options.verbose or function.share >= _MIN_SHARE
-    ]  # fmt: skip
+        function for function in table.for_people if options.verbose or function.share >= _MIN_SHARE
+    ]
     columns, rows = lay_out_table(table, main[: options.limit], options.base)
     yield from table_section((table.title, _describe_samples(sampled)), columns, rows)
 
@@ -89,9 +88,14 @@ def _build_section(
     """Yield a folded section with some items of a table, unless there are none."""
     columns, rows = lay_out_table(table, tuple(items), options.base)
     yield from table_section(
-        (table.title, ""), columns, rows, hidden=hidden, is_detail=True, sentence=sentence,
+        (table.title, ""),
+        columns,
+        rows,
+        hidden=hidden,
+        is_detail=True,
+        sentence=sentence,
         sentence_if_full=sentence_if_full,
-    )  # fmt: skip
+    )
 
 
 def _build_categories(report: Report, options: ReadersOptions) -> Iterator[DocumentSection]:
@@ -124,9 +128,12 @@ def _build_modules(report: Report, options: ReadersOptions) -> Iterator[Document
     )
     hidden = remainder(len(modules) - len(shown), f"--top {len(modules)}")
     yield from _build_section(
-        define_modules(report), shown, options, hidden=hidden,
+        define_modules(report),
+        shown,
+        options,
+        hidden=hidden,
         sentence=() if options.verbose else sentence,
-    )  # fmt: skip
+    )
 
 
 def _build_kernels(report: Report, options: ReadersOptions) -> Iterator[DocumentSection]:
@@ -150,9 +157,12 @@ def _build_operators(report: Report, options: ReadersOptions) -> Iterator[Docume
     # The table of kernels names their operators.
     is_brief = bool(report.summary.top_kernels) and not options.verbose
     yield from _build_section(
-        table, operators[: options.limit], options,
-        sentence=sentence if is_brief else (), sentence_if_full=sentence,
-    )  # fmt: skip
+        table,
+        operators[: options.limit],
+        options,
+        sentence=sentence if is_brief else (),
+        sentence_if_full=sentence,
+    )
 
 
 def _list_times(table: Table, named: Sequence[tuple[str, object]]) -> tuple[str, ...]:

@@ -89,10 +89,14 @@ def _write_block(block: Block) -> Iterator[str]:
     match block:
         case TimeParts():
             rows = [
-                (_prose(part.label), part.time, format_share(part.share),
-                 "█" * round(part.share * _BAR_WIDTH))
+                (
+                    _prose(part.label),
+                    part.time,
+                    format_share(part.share),
+                    "█" * round(part.share * _BAR_WIDTH),
+                )
                 for part in block.large
-            ]  # fmt: skip
+            ]
             if rows:
                 yield _write_table(("part", "time", "share", ""), (False, True, True, False), rows)
             if block.small:

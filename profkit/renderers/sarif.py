@@ -184,6 +184,7 @@ def _describe_rule(rule: Rule, *, with_help: bool) -> Json:
         "defaultConfiguration": {"level": info.severity},
         "properties": {"tags": ["performance", _TAGS.get(info.id[:3], "time")]},
     }
+
     if with_help:
         page = rule_page(rule)
         sections = [(title, page[title]) for title in _SECTIONS if title in page]

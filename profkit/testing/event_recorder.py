@@ -102,9 +102,13 @@ class EventRecorder:
 
     @contextmanager
     def op(
-        self, name: str, *, self_ns: int = 0, sequence: int | None = None,
+        self,
+        name: str,
+        *,
+        self_ns: int = 0,
+        sequence: int | None = None,
         **inputs: Any,  # noqa: ANN401  (of several types)
-    ) -> Iterator[Event]:  # fmt: skip
+    ) -> Iterator[Event]:
         """Record an operator around a block.
 
         Args:

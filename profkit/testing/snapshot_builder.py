@@ -176,9 +176,12 @@ class SnapshotBuilder:
         if device not in self._memory:
             self._entries[device] = []
             self._memory[device] = ReferenceAllocator(
-                partial(self._add_entry, device), self.total_bytes, self.outside_bytes,
-                self.expandable, self.max_split_bytes,
-            )  # fmt: skip
+                partial(self._add_entry, device),
+                self.total_bytes,
+                self.outside_bytes,
+                self.expandable,
+                self.max_split_bytes,
+            )
         return self._memory[device]
 
     def _stack(self) -> int | None:
@@ -194,9 +197,15 @@ class SnapshotBuilder:
         )
 
     def _add_entry(
-        self, device: int, action: str, address: int, n_bytes: int, stream: int,
-        stack: int | None, pool: Pool,
-    ) -> None:  # fmt: skip
+        self,
+        device: int,
+        action: str,
+        address: int,
+        n_bytes: int,
+        stream: int,
+        stack: int | None,
+        pool: Pool,
+    ) -> None:
         if not self._recording:
             return
 
@@ -204,10 +213,16 @@ class SnapshotBuilder:
         self._now_us += _STEP_US
         address_field = {"device_free": address} if action == "oom" else {"addr": address}
         entry = {
-            "action": action, **address_field, "size": n_bytes, "stream": stream,
-            "time_us": self._now_us, "compile_context": "N/A", "user_metadata": "",
-            "pool_id": pool, "_stack": stack,
-        }  # fmt: skip
+            "action": action,
+            **address_field,
+            "size": n_bytes,
+            "stream": stream,
+            "time_us": self._now_us,
+            "compile_context": "N/A",
+            "user_metadata": "",
+            "pool_id": pool,
+            "_stack": stack,
+        }
         self._entries[device].append(entry)
 
     def to_dict(self, layout: Layout = "2.8") -> Any:  # noqa: ANN401  (a list or a dictionary)

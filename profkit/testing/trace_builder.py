@@ -173,9 +173,14 @@ class TraceBuilder(EventRecorder):
             ident = self.call("MemcpyAsync", CALL_NS)
             devices = {"fromDevice": source, "inDevice": source, "toDevice": target}
             event = self.work(
-                "gpu_memcpy", "Memcpy PtoP (Device -> Device)", dur_ns,
-                correlation=ident, device=source, bytes=n_bytes, **devices,
-            )  # fmt: skip
+                "gpu_memcpy",
+                "Memcpy PtoP (Device -> Device)",
+                dur_ns,
+                correlation=ident,
+                device=source,
+                bytes=n_bytes,
+                **devices,
+            )
             del (event.args or {})["device"]
             return event
 

@@ -162,3 +162,11 @@ def test_no_class_of_capture_has_more_than_a_dozen_attributes(package: Package) 
     unexpected = {name: n for name, n in large.items() if name not in LARGE_RECORDS}
     assert not unexpected
     assert large.keys() == LARGE_RECORDS.keys(), "an exception is no longer needed"
+
+
+def test_only_data_of_a_module_are_laid_out_by_hand() -> None:
+    mark = "# fmt" + ": skip"
+    lines = ((path, line) for path in CODE for line in path.read_text().splitlines())
+    assert [
+        f"{place(path)}: {line}" for path, line in lines if mark in line and line[0] == " "
+    ] == []

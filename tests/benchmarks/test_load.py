@@ -36,8 +36,14 @@ def test_the_benchmark_of_loading_prints_each_reader_and_the_targets() -> None:
         r"^(profkit|json|orjson|msgspec(?:, typed)?) +([\d.]+) ", output, re.MULTILINE
     )
     assert [name for name, _ in rows] == [
-        "profkit", "json", "orjson", "msgspec", "msgspec, typed", "profkit", "msgspec, typed"
-    ]  # fmt: skip
+        "profkit",
+        "json",
+        "orjson",
+        "msgspec",
+        "msgspec, typed",
+        "profkit",
+        "msgspec, typed",
+    ]
     assert all(float(seconds) >= 0 for _, seconds in rows)
     assert output.count(": time, of a typed decode by msgspec: ") == 2
 
@@ -55,7 +61,9 @@ def test_the_benchmark_of_analyzing_prints_each_program_and_the_targets() -> Non
     settings = {**os.environ, "PYTHONPATH": str(ROOT)}
     output = subprocess.check_output(command, cwd=ROOT, env=settings, text=True)
     assert re.findall(r"^(profkit analyze|msgspec|json) +[\d.]+ ", output, re.MULTILINE) == [
-        "profkit analyze", "msgspec", "json"
-    ]  # fmt: skip
+        "profkit analyze",
+        "msgspec",
+        "json",
+    ]
     assert ": time, of a bare decode by msgspec: " in output
     assert "Error" not in output

@@ -110,8 +110,13 @@ def test_the_policy_blocks_other_scripts(opened: Opener, recorded: Path) -> None
     assert page.evaluate("window.ran") is None
 
 
-@pytest.mark.parametrize("numbers", [range(-2000, 2001), [10**k + d for k in range(16) for d in
-                                     (-1, 0, 1, 499, 500, 5 * 10 ** max(k - 3, 0))]])  # fmt: skip
+@pytest.mark.parametrize(
+    "numbers",
+    [
+        range(-2000, 2001),
+        [10**k + d for k in range(16) for d in (-1, 0, 1, 499, 500, 5 * 10 ** max(k - 3, 0))],
+    ],
+)
 def test_figures_are_formatted_as_in_every_other_format(
     opened: Opener, recorded: Path, numbers: list[int]
 ) -> None:

@@ -66,8 +66,10 @@ def test_a_selected_span_limits_the_flame_graph_to_what_was_live(
     expect(page.locator(SPAN)).to_be_hidden()
 
     # With the mouse, and with a finger.
-    times = [entry["time_us"] - raw["device_traces"][0][0]["time_us"]
-             for entry in raw["device_traces"][0]]  # fmt: skip
+    times = [
+        entry["time_us"] - raw["device_traces"][0][0]["time_us"]
+        for entry in raw["device_traces"][0]
+    ]
     chart.scroll_into_view_if_needed()
     box = chart.bounding_box()
     assert box is not None

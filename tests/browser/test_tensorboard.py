@@ -274,10 +274,13 @@ def existing_trace_view(page: Page, server: TensorBoard) -> Frame:
         document.body.replaceChildren(frame);
     })""")
     page.wait_for_timeout(1_000)  # it registers its elements after loading, without an event
-    page.evaluate("""async (address) => {
+    page.evaluate(
+        """async (address) => {
         const data = await (await fetch(address)).text();
         document.querySelector('iframe').contentWindow.postMessage({name: 'gpu', data}, '*');
-    }""", f"{plugin}trace?{urlencode({'run': 'gpu', 'worker': worker, 'span': span})}")  # fmt: skip
+    }""",
+        f"{plugin}trace?{urlencode({'run': 'gpu', 'worker': worker, 'span': span})}",
+    )
     frame = page.frame("viewer")
     assert frame is not None
     return frame

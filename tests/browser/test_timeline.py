@@ -33,8 +33,13 @@ def program() -> TraceBuilder:
             b.launch("aten::mm", kernel="gemm", host_ns=20_000, device_ns=400_000)
             if turn == 1:
                 with b.frame("torch/functional.py", 9, "plus"):
-                    odd = b.launch("aten::add", kernel="odd_one", host_ns=20_000, device_ns=90_000,
-                                   dims=[[64, 32], [32]])  # fmt: skip
+                    odd = b.launch(
+                        "aten::add",
+                        kernel="odd_one",
+                        host_ns=20_000,
+                        device_ns=90_000,
+                        dims=[[64, 32], [32]],
+                    )
                 odd.args = {**(odd.args or {}), "grid": [1024, 2, 1]}
             b.synchronize()
             b.advance(100_000)
@@ -368,8 +373,10 @@ def test_an_event_has_arguments_and_a_launch_and_areas_have_sums(
     lanes.press("Home")
     page.locator("#timeline-search").fill("")
     begin, end = visible_range(page)
-    box, lane = page.locator(".slices").bounding_box(), page.locator(
-        ".lane-name", has_text="stream 7").first.bounding_box()  # fmt: skip
+    box, lane = (
+        page.locator(".slices").bounding_box(),
+        page.locator(".lane-name", has_text="stream 7").first.bounding_box(),
+    )
     assert box is not None
     assert lane is not None
     first = round(box["x"] + box["width"] / 2)
@@ -383,8 +390,9 @@ def test_an_event_has_arguments_and_a_launch_and_areas_have_sums(
     work = studied.recording.context.launches.work.tolist()
     within = [
         (max(middle, int(events.ts_ns[i])), int(events.end_ns[i]), events.name_of(i))
-        for i in work if events.end_ns[i] > middle
-    ]  # fmt: skip
+        for i in work
+        if events.end_ns[i] > middle
+    ]
     total = sum(end - begin for begin, end, _ in within)
     expect(details).to_contain_text(f"Events{len(within)}")
     expect(details).to_contain_text(f"Total{format_ns(total)} within")
@@ -493,8 +501,11 @@ def test_a_flame_graph_folds_libraries_orders_by_time_and_shows_callers(page: Pa
     expect(legend).to_contain_text("your code")
     expect(legend).not_to_contain_text("torch's Python code")
     assert below(*[down] * 5, *["ArrowRight"] * 2) == [
-        *path, "cudaDeviceSynchronize", "aten::mm", "aten::add",
-    ]  # fmt: skip
+        *path,
+        "cudaDeviceSynchronize",
+        "aten::mm",
+        "aten::add",
+    ]
     total = selected.inner_text()
     tools.get_by_label("library frames").check()
     expect(legend).to_contain_text("torch's Python code")

@@ -145,8 +145,9 @@ def test_the_peak_names_the_lines_with_most_of_it(tmp_path: Path) -> None:
     found = result(report, {"peak": 900})
     assert (found.value, found.outcome) == (904, "over")
     assert [(each.location.place, each.bytes, each.n) for each in found.sites] == [
-        ("line_10 (train.py:10)", 600, 1), ("line_20 (train.py:20)", 300, 1)  # not the third
-    ]  # fmt: skip
+        ("line_10 (train.py:10)", 600, 1),
+        ("line_20 (train.py:20)", 300, 1),  # not the third
+    ]
     assert result(report, {"peak": 904}).sites == ()
     check = profkit.check(report, {"peak": 900})
     texts = {name: profkit.render(check, name).decode() for name in ("text", "junit", "github")}

@@ -45,19 +45,25 @@ def recorded(
     )
     report = reports.gpu_report()
     source = replace(
-        report.source, devices=(device,), torch=torch, revision=commit and commit * 40,
-        recorded_unix_ns=START_NS + day * DAY_NS, path=path or f"{day}.json",
-    )  # fmt: skip
+        report.source,
+        devices=(device,),
+        torch=torch,
+        revision=commit and commit * 40,
+        recorded_unix_ns=START_NS + day * DAY_NS,
+        path=path or f"{day}.json",
+    )
     summary = replace(report.summary, steps=steps)
     return replace(report, source=source, summary=summary, findings=findings, unchecked=())
 
 
 def test_commits_are_in_order_of_time_and_runs_of_one_are_repeats() -> None:
-    history = profkit.history([
-        recorded("c", 3, 12.0, 12.0, 12.0),
-        *(recorded("a", 1, ms, ms, ms, path=f"{ms}.json") for ms in (10.0, 10.4, 10.1)),
-        recorded("b", 2, 11.0, 11.0, 11.0),
-    ])  # fmt: skip
+    history = profkit.history(
+        [
+            recorded("c", 3, 12.0, 12.0, 12.0),
+            *(recorded("a", 1, ms, ms, ms, path=f"{ms}.json") for ms in (10.0, 10.4, 10.1)),
+            recorded("b", 2, 11.0, 11.0, 11.0),
+        ]
+    )
     assert [each.revision for each in history.entries] == ["a" * 40, "b" * 40, "c" * 40]
     first = history.entries[0].figures["step_ms"]
     assert first.value == round(10.1 * MS)  # the median of three runs
@@ -68,12 +74,14 @@ def test_commits_are_in_order_of_time_and_runs_of_one_are_repeats() -> None:
 
 
 def test_another_device_is_another_line_and_another_torch_is_another_entry() -> None:
-    history = profkit.history([
-        recorded("a", 1, 10.0),
-        recorded("a", 1, 4.0, device="NVIDIA B200"),
-        recorded("b", 2, 9.0),
-        recorded("b", 2, 8.0, torch="2.14.0"),
-    ])  # fmt: skip
+    history = profkit.history(
+        [
+            recorded("a", 1, 10.0),
+            recorded("a", 1, 4.0, device="NVIDIA B200"),
+            recorded("b", 2, 9.0),
+            recorded("b", 2, 8.0, torch="2.14.0"),
+        ]
+    )
     lines = {each.devices: each.entries for each in history.lines if each.name == "step_ms"}
     assert lines == {("NVIDIA H100",): (0, 2, 3), ("NVIDIA B200",): (1,)}
     text = profkit.render(history, "text").decode()
@@ -105,13 +113,17 @@ def test_recordings_without_a_commit_are_entries_of_their_own() -> None:
 def test_a_finding_has_its_first_and_last_commit_and_the_one_that_fixed_it() -> None:
     skipped = recorded("d", 4, 9.0)
     skipped = replace(skipped, unchecked=(Unchecked("SYN001", "why", "how"),))
-    history = profkit.history([
-        recorded("a", 1, 9.0),
-        recorded("b", 2, 9.0, findings=(sync(10), sync(7, "/work/other.py"))),
-        recorded("c", 3, 9.0, findings=(sync(14, "/elsewhere/train.py"),)),  # its line has moved
-        skipped,
-        recorded("e", 5, 9.0),
-    ])  # fmt: skip
+    history = profkit.history(
+        [
+            recorded("a", 1, 9.0),
+            recorded("b", 2, 9.0, findings=(sync(10), sync(7, "/work/other.py"))),
+            recorded(
+                "c", 3, 9.0, findings=(sync(14, "/elsewhere/train.py"),)
+            ),  # its line has moved
+            skipped,
+            recorded("e", 5, 9.0),
+        ]
+    )
     found = {each.location.place: each for each in history.findings if each.location}
     moved = found["train.py:14"]
     assert (moved.first, moved.last, moved.n, moved.fixed) == (1, 2, 2, 4)
@@ -122,20 +134,24 @@ def test_a_finding_has_its_first_and_last_commit_and_the_one_that_fixed_it() -> 
 
 def test_findings_of_one_rule_in_one_function_are_all_kept() -> None:
     note = replace(sync(20), severity="note")
-    history = profkit.history([
-        recorded("a", 1, 9.0, findings=(sync(10), note)),
-        recorded("b", 2, 9.0, findings=(note, sync(12))),
-        recorded("c", 3, 9.0, findings=(sync(12),)),
-    ])  # fmt: skip
+    history = profkit.history(
+        [
+            recorded("a", 1, 9.0, findings=(sync(10), note)),
+            recorded("b", 2, 9.0, findings=(note, sync(12))),
+            recorded("c", 3, 9.0, findings=(sync(12),)),
+        ]
+    )
     found = [(each.severity, each.n, each.fixed) for each in history.findings]
     assert found == [("warning", 3, None), ("note", 2, 2)]
 
 
 def test_a_finding_that_is_there_is_before_those_that_are_fixed() -> None:
-    history = profkit.history([
-        recorded("a", 1, 9.0, findings=(sync(7, "/work/other.py"),)),
-        recorded("b", 2, 9.0, findings=(sync(10),)),
-    ])  # fmt: skip
+    history = profkit.history(
+        [
+            recorded("a", 1, 9.0, findings=(sync(7, "/work/other.py"),)),
+            recorded("b", 2, 9.0, findings=(sync(10),)),
+        ]
+    )
     assert [each.fixed for each in history.findings] == [None, 1]
     assert "1 finding not fixed." in profkit.render(history, "text").decode()
 
@@ -169,8 +185,9 @@ def test_the_command_reads_a_folder_of_reports(
     assert main(["history", str(folder), "--format", "csv"]) == 0
     rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
     assert [(row["step_ns"], row["n_warning"]) for row in rows] == [
-        (str(10 * MS), "0"), (str(12 * MS), "1")
-    ]  # fmt: skip
+        (str(10 * MS), "0"),
+        (str(12 * MS), "1"),
+    ]
     assert profkit.history(folder).entries[1].n_findings == {"warning": 1}
 
 
@@ -184,8 +201,9 @@ def test_scalars_have_the_place_in_the_history_as_their_step(folder: Path, tmp_p
     read.Reload()
     events = read.Tensors("profkit_history/step_ms")
     assert [(each.step, each.wall_time) for each in events] == [
-        (0, (START_NS + DAY_NS) / 1e9), (1, (START_NS + 2 * DAY_NS) / 1e9)
-    ]  # fmt: skip
+        (0, (START_NS + DAY_NS) / 1e9),
+        (1, (START_NS + 2 * DAY_NS) / 1e9),
+    ]
     assert [each.tensor_proto.float_val[0] for each in events] == [10.0, 12.0]
 
 
@@ -213,9 +231,12 @@ def test_a_recording_has_its_time(tmp_path: Path) -> None:
 
 def test_numbers_of_findings_and_large_changes_read_as_words() -> None:
     notes = tuple(replace(sync(line), severity="note") for line in (10, 20))
-    history = profkit.history([
-        recorded("a", 1, 1.0, 1.0, 1.0), recorded("b", 2, 40.0, 40.0, 40.0, findings=notes),
-    ])  # fmt: skip
+    history = profkit.history(
+        [
+            recorded("a", 1, 1.0, 1.0, 1.0),
+            recorded("b", 2, 40.0, 40.0, 40.0, findings=notes),
+        ]
+    )
     text = profkit.render(history, "text").decode()
     assert "Median step time is 40.0 ms at bbbbbbbbbb, 40 times that at aaaaaaaaaa" in text
     assert "2 notes" in text

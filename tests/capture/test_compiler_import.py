@@ -19,9 +19,12 @@ print(hasattr(torch, "_inductor"))
 
 def test_recording_does_not_import_the_compiler(tmp_path: object) -> None:
     ended = subprocess.run(
-        [sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True,
+        [sys.executable, "-c", PROGRAM],
+        capture_output=True,
+        text=True,
+        check=True,
         cwd=str(tmp_path),
-    )  # fmt: skip
+    )
     assert ended.stdout == "False torch True\nTrue\n"
 
 

@@ -94,10 +94,15 @@ def test_before_torch_2_7_the_reason_is_the_last_guard_failure(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     old = SimpleNamespace(
-        co_filename=NET, co_firstlineno=36, co_name="forward", cache_size=1,
-        start_time_us=1_700_000_000_500_000, duration_us=250_000, graph_op_count=2,
+        co_filename=NET,
+        co_firstlineno=36,
+        co_name="forward",
+        cache_size=1,
+        start_time_us=1_700_000_000_500_000,
+        duration_us=250_000,
+        graph_op_count=2,
         fail_reason=None,
-    )  # fmt: skip
+    )
     code, other = (compile("1", NET, "eval").replace(co_firstlineno=line) for line in (36, 90))
     dynamo(
         monkeypatch,

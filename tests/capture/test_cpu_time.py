@@ -84,8 +84,11 @@ def test_children_that_ended_and_that_still_run_are_counted() -> None:
     clock = CpuClock()
     subprocess.run([sys.executable, "-c", SPIN], check=True)
     ended = read(clock).children_ns
-    running = subprocess.Popen([sys.executable, "-c", f"{SPIN}print(1, flush=True)\ninput()"],
-                               stdin=subprocess.PIPE, stdout=subprocess.PIPE)  # fmt: skip
+    running = subprocess.Popen(
+        [sys.executable, "-c", f"{SPIN}print(1, flush=True)\ninput()"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
     assert running.stdout is not None
     running.stdout.readline()
     both = read(clock).children_ns

@@ -76,8 +76,10 @@ def test_rank_0_waits_until_the_others_have_ended(
     assert job_end.end_rank(two, [], "Nothing was recorded.") == [], "rank 1 will be the last"
     assert job_end.end_rank(one, ["b.json"]) == []
     assert [(state.rank, state.files, state.no_recording_reason) for state in end()] == [
-        (0, ("a.json",), ""), (1, ("b.json",), ""), (2, (), "Nothing was recorded."),
-    ]  # fmt: skip
+        (0, ("a.json",), ""),
+        (1, ("b.json",), ""),
+        (2, (), "Nothing was recorded."),
+    ]
     assert capsys.readouterr().err == "profkit: rank 2: Nothing was recorded.\n"
     assert list(tmp_path.iterdir()) == []
 
@@ -134,8 +136,10 @@ def test_when_rank_0_has_died_the_others_report(
     assert job_end.end_rank(one, []) == [], "rank 2 will be the last"
     write(tmp_path, 0, pid=gone)
     assert [(state.rank, state.phase) for state in job_end.end_rank(two, ["b.json"])] == [
-        (0, RankPhase.DIED), (1, RankPhase.LEFT), (2, RankPhase.ENDED),
-    ]  # fmt: skip
+        (0, RankPhase.DIED),
+        (1, RankPhase.LEFT),
+        (2, RankPhase.ENDED),
+    ]
     cause, gap, *_ = capsys.readouterr().err.splitlines()
     assert cause.startswith("profkit: the job failed: rank 0 ended without a Python exception: ")
     assert gap == "profkit: rank 0 died; what was recorded until then is in the report."
@@ -266,8 +270,11 @@ def test_the_folders_of_killed_jobs_are_removed_by_the_next_one(tmp_path: Path, 
     os.utime(tmp_path / ".ranks-empty", (0, 0))
     RankOfJob(tmp_path, "next", 0, 2)
     assert {path.name for path in tmp_path.iterdir()} == {
-        ".ranks-runs", ".ranks-elsewhere", ".ranks-begins", ".ranks-next",
-    }  # fmt: skip
+        ".ranks-runs",
+        ".ranks-elsewhere",
+        ".ranks-begins",
+        ".ranks-next",
+    }
 
 
 def test_a_folder_that_cannot_be_written_is_no_error(tmp_path: Path) -> None:
@@ -396,12 +403,29 @@ def test_without_a_store_each_rank_decides_by_itself(monkeypatch: pytest.MonkeyP
 def test_torchrun_starts_profkit_on_every_rank(tmp_path: Path) -> None:
     given = ["--standalone", "--nproc-per-node", "2", "train.py", "-m", "--lr", "1"]
     assert with_profkit(given, ["--wait", "1"]) == [
-        "--standalone", "--nproc-per-node", "2", "-m", "profkit", "run", "--wait", "1",
-        "train.py", "-m", "--lr", "1",
-    ]  # fmt: skip
+        "--standalone",
+        "--nproc-per-node",
+        "2",
+        "-m",
+        "profkit",
+        "run",
+        "--wait",
+        "1",
+        "train.py",
+        "-m",
+        "--lr",
+        "1",
+    ]
     given = ["--nnodes=2", "-m", "package.train", "x"]
-    assert with_profkit(given, []) == ["--nnodes=2", "-m", "profkit", "run", "-m", "package.train",
-                                       "x"]  # fmt: skip
+    assert with_profkit(given, []) == [
+        "--nnodes=2",
+        "-m",
+        "profkit",
+        "run",
+        "-m",
+        "package.train",
+        "x",
+    ]
     with pytest.raises(UsageError, match="not Python"):
         with_profkit(["--no-python", "./a.out"], [])
     script = tmp_path / "torchrun"

@@ -138,8 +138,10 @@ def test_the_folders_of_killed_programs_are_removed_by_the_next_one(tmp_path: Pa
         (traces / name / "0").write_text("[]")
     SpawnedWorkers(plan(tmp_path), tmp_path)
     assert {path.name for path in traces.iterdir()} == {
-        f".workers-{host}_{os.getpid()}", ".workers-elsewhere_1", f".workers-{host}_x",
-    }  # fmt: skip
+        f".workers-{host}_{os.getpid()}",
+        ".workers-elsewhere_1",
+        f".workers-{host}_x",
+    }
 
 
 @pytest.mark.slow

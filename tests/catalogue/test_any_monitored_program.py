@@ -108,9 +108,21 @@ def everything_at_once() -> LiveBuilder:
     def add(kind: str, device: str, holder: str, graph: Graph | None = None) -> None:
         chains = () if kind == "garbage" else (Chain(holder, mine, "list", 200, "kept"),)  # type: ignore[arg-type]
         builder.add(
-            Leak(kind, device, 1 << 20, 200 << 20, 200, 1, 200, stack=line, stack_basis="seen",  # type: ignore[arg-type]
-                   chains=chains, graph=graph, cycle=("A", "dict", "A"))
-        )  # fmt: skip
+            Leak(
+                kind,  # type: ignore[arg-type]
+                device,
+                1 << 20,
+                200 << 20,
+                200,
+                1,
+                200,
+                stack=line,
+                stack_basis="seen",
+                chains=chains,
+                graph=graph,
+                cycle=("A", "dict", "A"),
+            )
+        )
 
     add("tensors", "cpu", "module-global", Graph(1400, 190 << 20, "MeanBackward0"))
     add("tensors", "cpu", "module-global")
@@ -143,8 +155,11 @@ def test_leak_rules_have_the_thresholds_of_their_findings(rule: Rule) -> None:
     # Growth that nothing explains has a bound of its own.
     own = {"min_unexplained_step_bytes"} if rule.INFO.name == "host-growth" else set()
     assert {field.name for field in fields(rule.Thresholds)} - own == {
-        "min_step_bytes", "min_total_bytes", "warning_step_bytes", "error_step_bytes",
+        "min_step_bytes",
+        "min_total_bytes",
+        "warning_step_bytes",
+        "error_step_bytes",
         "sure_steps_count",
-    }  # fmt: skip
+    }
     limits = rule.Thresholds()
     assert limits.min_step_bytes <= limits.warning_step_bytes <= limits.error_step_bytes

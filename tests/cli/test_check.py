@@ -88,8 +88,11 @@ def test_junit_has_a_test_for_each_budget(
     assert main(["check", path, "--format", "junit"]) == 1
     suite = ET.fromstring(capsys.readouterr().out)[0]  # noqa: S314  (our own product)
     assert {key: suite.get(key) for key in ("tests", "failures", "errors", "skipped")} == {
-        "tests": "3", "failures": "2", "errors": "1", "skipped": "0"
-    }  # fmt: skip
+        "tests": "3",
+        "failures": "2",
+        "errors": "1",
+        "skipped": "0",
+    }
     kernels, syncs, peak = suite
     assert (kernels.get("name"), kernels[0].tag) == ("kernels", "failure")
     assert (syncs.get("file"), syncs.get("line")) == ("train.py", "10")

@@ -46,10 +46,18 @@ hang()
 
 def figures(n_steps: int, *, ends: list[int], **changes: object) -> dict[str, Any]:
     return {
-        "rank": 3, "world_size": 4, "pid": 17, "n_steps": n_steps, "ends_ns": ends,
-        "waits_ns": [end // 10 for end in ends], "now_ns": ends[-1] + 5_000_000 if ends else 0,
-        "steps": "optimizer", "n_syncs": None, "memory": {"host": 3 << 20}, "is_recording": False,
-    } | changes  # fmt: skip
+        "rank": 3,
+        "world_size": 4,
+        "pid": 17,
+        "n_steps": n_steps,
+        "ends_ns": ends,
+        "waits_ns": [end // 10 for end in ends],
+        "now_ns": ends[-1] + 5_000_000 if ends else 0,
+        "steps": "optimizer",
+        "n_syncs": None,
+        "memory": {"host": 3 << 20},
+        "is_recording": False,
+    } | changes
 
 
 def row(now: dict[str, Any], before: dict[str, Any]) -> list[str]:
@@ -94,16 +102,24 @@ def test_stacks_group_the_ranks_that_are_at_one_place() -> None:
     place, other = [["a.py", 1, "main"], ["a.py", 7, "wait"]], [["a.py", 1, "main"]]
     answers = {
         Endpoint("job", "host", pid, "", 0): {
-            "rank": rank, "pid": pid,
+            "rank": rank,
+            "pid": pid,
             "stacks": [["loader", [["b.py", 2, "run"]]], ["MainThread", stack]],
         }
         for rank, (pid, stack) in enumerate([(10, place), (11, other), (12, place)])
-    }  # fmt: skip
+    }
     assert list(format_stacks(answers)) == [
-        "ranks 0, 2: MainThread", "  a.py:1  main", "  a.py:7  wait", "",
-        "rank 1: MainThread", "  a.py:1  main", "",
-        "ranks 0 to 2: loader", "  b.py:2  run", "",
-    ]  # fmt: skip
+        "ranks 0, 2: MainThread",
+        "  a.py:1  main",
+        "  a.py:7  wait",
+        "",
+        "rank 1: MainThread",
+        "  a.py:1  main",
+        "",
+        "ranks 0 to 2: loader",
+        "  b.py:2  run",
+        "",
+    ]
 
 
 @pytest.fixture
@@ -170,10 +186,13 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     folder = tmp_path_factory.mktemp("job")
     (folder / "train.py").write_text(PROGRAM)
     own = {
-        "PYTHONPATH": str(Path(profkit.__file__).parents[1]), "OMP_NUM_THREADS": "1",
-        "PROFKIT_LISTEN": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1",
+        "PYTHONPATH": str(Path(profkit.__file__).parents[1]),
+        "OMP_NUM_THREADS": "1",
+        "PROFKIT_LISTEN": "1",
+        "WORLD_SIZE": "2",
+        "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(20_000 + os.getpid() % 20_000),
-    }  # fmt: skip
+    }
     processes = [
         subprocess.Popen(
             [sys.executable, "train.py", "600"], cwd=folder, env={**os.environ, **own, "RANK": rank}

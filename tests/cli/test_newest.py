@@ -202,7 +202,11 @@ def test_figures_of_an_earlier_analysis_are_listed_without_another(
 
 def test_the_shell_completes_commands_and_files() -> None:
     ended = start(
-        Path.cwd(), "-m", "profkit", _PROFKIT_COMPLETE="bash_complete",
-        COMP_WORDS="profkit analyze tra", COMP_CWORD="2",
-    )  # fmt: skip
+        Path.cwd(),
+        "-m",
+        "profkit",
+        _PROFKIT_COMPLETE="bash_complete",
+        COMP_WORDS="profkit analyze tra",
+        COMP_CWORD="2",
+    )
     assert (ended.code, ended.out) == (0, "file,tra\n")

@@ -27,10 +27,14 @@ def rank_trace(rank: int, path: Path, *, world_size: int = 3, begins_s: int = 5)
     )
     b.now_ns += begins_s * 1_000_000_000
     args = {
-        "Collective name": "allreduce", "dtype": "Float", "In msg nelems": 1 << 20,
-        "Out msg nelems": 1 << 20, "Group size": 2, "Process Group Name": "0",
+        "Collective name": "allreduce",
+        "dtype": "Float",
+        "In msg nelems": 1 << 20,
+        "Out msg nelems": 1 << 20,
+        "Group size": 2,
+        "Process Group Name": "0",
         "Process Group Ranks": "[0, 1]",
-    }  # fmt: skip
+    }
     for number in range(3):
         with b.step():
             b.compute("aten::add", 100_000 + rank * LATE_NS)
@@ -173,9 +177,16 @@ def test_export_writes_one_trace_of_all_ranks_and_stacks_of_each(job: Path, tmp_
     for format_ in ("chrome", "folded", "html", "json"):
         assert main(["export", str(job), str(alone), "--to", format_, "-o", f"{out}/"]) == 0
     assert sorted(each.name for each in out.iterdir()) == [
-        "job.html", "job.json", "job.trace.json.gz", "rank0-2.folded", "rank0.folded",
-        "rank0.html", "rank0.json", "rank0.trace.json.gz", "rank1.folded",
-    ]  # fmt: skip
+        "job.html",
+        "job.json",
+        "job.trace.json.gz",
+        "rank0-2.folded",
+        "rank0.folded",
+        "rank0.html",
+        "rank0.json",
+        "rank0.trace.json.gz",
+        "rank1.folded",
+    ]
     events = json.loads(gzip.decompress((out / "job.trace.json.gz").read_bytes()))["traceEvents"]
     names = {each["args"]["name"] for each in events if each["name"] == "process_name"}
     assert {"rank 0 · node", "rank 1 · node"} <= names

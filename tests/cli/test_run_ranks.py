@@ -89,12 +89,17 @@ def ended(folder: Path, commands: list[list[str]], variables: list[dict[str, str
     """Start processes at once, and wait for all; whatever happens, none is left."""
     started = [
         subprocess.Popen(
-            [sys.executable, *command], cwd=folder, env=environment() | own, text=True,
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            [sys.executable, *command],
+            cwd=folder,
+            env=environment() | own,
+            text=True,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             start_new_session=True,
         )
         for command, own in zip(commands, variables, strict=True)
-    ]  # fmt: skip
+    ]
     try:
         written = [process.communicate(timeout=LIMIT_S) for process in started]
     finally:
@@ -128,8 +133,16 @@ def with_torchrun(folder: Path, program: str, n: int, *args: str, inside: bool =
     launcher = ("--standalone", "--nproc-per-node", str(n))
     command = ["-m", "profkit", *RUN, "torchrun", *launcher, "train.py", *args]
     if inside:
-        command = ["-m", "torch.distributed.run", *launcher, "-m", "profkit", *RUN, "train.py",
-                   *args]  # fmt: skip
+        command = [
+            "-m",
+            "torch.distributed.run",
+            *launcher,
+            "-m",
+            "profkit",
+            *RUN,
+            "train.py",
+            *args,
+        ]
     return ended(folder, [command], [{}])
 
 

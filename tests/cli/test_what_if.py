@@ -38,8 +38,10 @@ def test_the_text_has_the_times_the_changes_and_the_path(
         lines[0] == "The critical path per step changes from 131 µs to 49.0 µs: 82.0 µs (63%) less."
     )
     assert [line.strip() for line in lines if " x " in line or "no wait" in line] == [
-        "gem? x 0.5: 2 kernels", "aten::mm x 0.8: 2 operators", "no wait for data: 2 waits",
-    ]  # fmt: skip
+        "gem? x 0.5: 2 kernels",
+        "aten::mm x 0.8: 2 operators",
+        "no wait for data: 2 waits",
+    ]
     table = {line[:24].strip(): line[24:].split() for line in lines if line.startswith("  ")}
     assert table["kernels"] == ["100", "µs", "40.0", "µs", "-60.0", "µs"]
     assert table["waiting for data"] == ["20.0", "µs", "0", "ns", "-20.0", "µs"]

@@ -216,8 +216,9 @@ def test_without_a_device_operators_are_compared_by_self_time() -> None:
 
 
 def test_a_kernel_beyond_the_end_of_a_cut_list_is_not_new() -> None:
-    full = tuple(KernelSummary(f"k{i}", 1, 50_000_000 - i, 1, 0.01, None, None, None)
-                 for i in range(100))  # fmt: skip
+    full = tuple(
+        KernelSummary(f"k{i}", 1, 50_000_000 - i, 1, 0.01, None, None, None) for i in range(100)
+    )
     other = KernelSummary("tail", 1, 90_000_000, 1, 0.01, None, None, None)
     before, after = (
         replace(reports.gpu_report(), summary=replace(reports.gpu_report().summary, top_kernels=k))

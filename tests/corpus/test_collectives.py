@@ -61,9 +61,10 @@ class Moments:
         }
         self.blocked = [span(one) for one in self.events if self._holds(one)]
         steps = [
-            span(one) for one in self.events
+            span(one)
+            for one in self.events
             if one["name"].startswith("ProfilerStep") and one["cat"] != "gpu_user_annotation"
-        ]  # fmt: skip
+        ]
         ends = [end for _, end in (*self.compute, *self.collectives)]
         starts = [start for start, _ in (*self.compute, *self.collectives)]
         self.windows = sorted(steps) or [(min(starts), max(ends))]
@@ -97,9 +98,10 @@ class Moments:
     def _pageable(self) -> set[int]:
         if not hasattr(self, "_into_pageable"):
             self._into_pageable = {
-                one["args"]["correlation"] for one in self.events
+                one["args"]["correlation"]
+                for one in self.events
                 if one["cat"] == "gpu_memcpy" and "DtoH (Device -> Pageable)" in one["name"]
-            }  # fmt: skip
+            }
         return self._into_pageable
 
     def figures(self) -> tuple[int, list[int]]:

@@ -57,12 +57,14 @@ def test_a_launch_that_loads_code_is_no_queued_work() -> None:
     events = [e for e in raw_events(name) if e.get("ph") == "X"]
     work = sorted(
         (e["ts"], e["ts"] + e["dur"], e["args"]["correlation"])
-        for e in events if e.get("cat") in ("Kernel", "Memcpy", "Memset")
-    )  # fmt: skip
+        for e in events
+        if e.get("cat") in ("Kernel", "Memcpy", "Memset")
+    )
     ended = {
         e["args"]["correlation"]: e["ts"] + e["dur"]
-        for e in events if e.get("cat") == "Runtime" and "correlation" in e["args"]
-    }  # fmt: skip
+        for e in events
+        if e.get("cat") == "Runtime" and "correlation" in e["args"]
+    }
     queued_us, busy_until = 0.0, work[0][1]
     for start, end, ident in work:
         if start > busy_until and ended[ident] <= busy_until:
@@ -117,9 +119,10 @@ def test_steps_of_a_loader_and_an_optimizer_are_found_without_profiler_steps() -
 def test_all_waits_of_a_loader_without_profiler_steps_are_named() -> None:
     name = "loader-waits-without-steps"
     waits = [
-        e["dur"] for e in raw_events(name)
+        e["dur"]
+        for e in raw_events(name)
         if e.get("ph") == "X" and e["name"].startswith("enumerate(DataLoader)")
-    ]  # fmt: skip
+    ]
     (finding,) = findings_of(name, "DAT001")
     assert finding.n == len(waits) == 30
     steps = report_of(name).summary.steps
@@ -140,11 +143,17 @@ def test_a_remnant_of_a_step_is_in_no_figure() -> None:
 
 def test_recordings_without_a_loop_have_no_steps() -> None:
     for name in (
-        "b200-eager-inference", "bracketed-copies", "cupti-ranges-no-kernels",
-        "inference-with-autograd-on", "legacy-autograd-array", "mtia-inference",
-        "randn-on-host-then-moved", "rocm-gemm-no-correlation", "sglang-decode",
+        "b200-eager-inference",
+        "bracketed-copies",
+        "cupti-ranges-no-kernels",
+        "inference-with-autograd-on",
+        "legacy-autograd-array",
+        "mtia-inference",
+        "randn-on-host-then-moved",
+        "rocm-gemm-no-correlation",
+        "sglang-decode",
         "switch-transformer-inference",
-    ):  # fmt: skip
+    ):
         report = report_of(name)
         assert not report.summary.steps
         assert not report.source.step_definition
@@ -154,21 +163,24 @@ def test_where_the_host_runs_ahead_the_step_time_is_that_of_the_gpu() -> None:
     name = "mi300-resnet-ddp"
     events = [e for e in raw_events(name) if e.get("ph") == "X" and "dur" in e]
     steps = sorted(
-        (e["ts"], e["ts"] + e["dur"]) for e in events
+        (e["ts"], e["ts"] + e["dur"])
+        for e in events
         if e["name"].startswith("ProfilerStep") and e["cat"] == "user_annotation"
-    )  # fmt: skip
+    )
     called = {
-        e["args"]["correlation"]: e["ts"] for e in events
+        e["args"]["correlation"]: e["ts"]
+        for e in events
         if e["cat"] == "cuda_runtime" and "correlation" in e.get("args", {})
-    }  # fmt: skip
+    }
     completed = [
         max(
-            e["ts"] + e["dur"] for e in events
+            e["ts"] + e["dur"]
+            for e in events
             if e["cat"] in ("kernel", "gpu_memcpy", "gpu_memset")
             and start <= called.get(e["args"].get("correlation"), -1) < end
         )
         for start, end in steps
-    ]  # fmt: skip
+    ]
     report = report_of(name)
     found = [step.device_dur_ns for step in report.summary.steps]
     assert [ns / 1000 for ns in found[1:] if ns is not None] == pytest.approx(
@@ -341,10 +353,16 @@ def test_an_optimizer_that_loops_over_parameters_is_named(name: str, n_operators
 
 def test_foreach_and_fused_steps_are_not_reported() -> None:
     for name in (
-        "a100-ddp-rank0-of-2", "a100-embedding-rank3-of-8", "cpu-vae-one-step",
-        "graph-kernels-missing", "loader-waits-without-steps", "mi300-resnet-ddp",
-        "mi300-resnet18-allocator-off", "rank0-of-128", "rank1-of-128",
-    ):  # fmt: skip
+        "a100-ddp-rank0-of-2",
+        "a100-embedding-rank3-of-8",
+        "cpu-vae-one-step",
+        "graph-kernels-missing",
+        "loader-waits-without-steps",
+        "mi300-resnet-ddp",
+        "mi300-resnet18-allocator-off",
+        "rank0-of-128",
+        "rank1-of-128",
+    ):
         assert findings_of(name, "KER004") == [], name
 
 
@@ -359,9 +377,14 @@ def test_decomposed_attention_is_three_quarters_of_the_device_time(name: str) ->
 
 def test_a_gate_and_fused_attention_are_no_decomposed_attention() -> None:
     for name in (
-        "a100-embedding-rank3-of-8", "h100-qwen-inference", "mi300-vit-inference", "rank0-of-128",
-        "b200-eager-inference", "v100-ddp-404-allreduces", "v100-resnet50-loader-0-workers",
-    ):  # fmt: skip
+        "a100-embedding-rank3-of-8",
+        "h100-qwen-inference",
+        "mi300-vit-inference",
+        "rank0-of-128",
+        "b200-eager-inference",
+        "v100-ddp-404-allreduces",
+        "v100-resnet50-loader-0-workers",
+    ):
         assert findings_of(name, "KER005") == [], name
 
 
@@ -404,9 +427,10 @@ def test_copies_of_every_layer_into_another_layout_are_named() -> None:
 def test_the_search_for_algorithms_is_that_of_the_file() -> None:
     name = "v100-resnet50-no-profiler-steps"
     waits = [
-        e["dur"] for e in raw_events(name)
+        e["dur"]
+        for e in raw_events(name)
         if e.get("name") == "cudaEventSynchronize" and e.get("cat") == "Runtime"
-    ]  # fmt: skip
+    ]
     (finding,) = findings_of(name, "CFG001")
     assert finding.evidence["n_algorithms"] == len(waits) == 357
     assert finding.evidence["waits_ns"] == 1000 * sum(waits) == pytest.approx(424e6, rel=0.001)
@@ -437,13 +461,14 @@ def test_long_calls_on_an_idle_gpu_are_a_cold_start(name: str) -> None:
     kinds = {"kernel", "gpu_memcpy", "gpu_memset", "Kernel", "Memcpy", "Memset"}
     work = sorted((e["ts"], e["ts"] + e["dur"]) for e in events if e.get("cat") in kinds)
     cold = [
-        e["dur"] for e in events
+        e["dur"]
+        for e in events
         if e.get("cat") in {"cuda_runtime", "Runtime"}
         and not any(part in e["name"] for part in ("Synchronize", "Memcpy"))
         and e["dur"] >= 10_000  # the GPU is idle for no longer than the call lasts
         and idle_us(e["ts"], e["ts"] + e["dur"], work)
         >= (100_000 if e["name"] in {"cudaMalloc", "cudaFree"} else 10_000)
-    ]  # fmt: skip
+    ]
     (finding,) = findings_of(name, "PRF010")
     assert finding.n == len(cold)
     assert finding.evidence["calls_ns"] == pytest.approx(1000 * sum(cold), rel=1e-4)
@@ -458,9 +483,10 @@ def test_recordings_of_warm_programs_have_no_cold_start() -> None:
 def test_the_function_that_keeps_the_gpu_idle_is_named() -> None:
     name = "mi300-timesformer-inference"
     calls = [
-        e["dur"] for e in raw_events(name)
+        e["dur"]
+        for e in raw_events(name)
         if e.get("cat") == "python_function" and e["name"].endswith(": preprocess")
-    ]  # fmt: skip
+    ]
     (finding,) = findings_of(name, "CPU002")
     assert "mostly `preprocess()` of transformers" in finding.message
     assert 0.85 * max(calls) < (finding.cost.ns or 0) / 1000 < max(calls)

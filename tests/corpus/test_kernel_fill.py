@@ -117,8 +117,16 @@ def is_occupancy(args: dict[str, Any], device: dict[str, Any]) -> bool:
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:The copy keyword")
 def test_their_tensor_core_kernels_and_newer_names_count(both: Both) -> None:
     """Their list ends with Ampere: it has no name of Hopper, Blackwell, AMD or attention."""
-    newer = ("nvjet_", "fmhaSm", "flash_fwd_kernel", "tensor16x8x8", "MmaTensorOp", "_MI16x16",
-             "_gtcx", "_xdl")  # fmt: skip
+    newer = (
+        "nvjet_",
+        "fmhaSm",
+        "flash_fwd_kernel",
+        "tensor16x8x8",
+        "MmaTensorOp",
+        "_MI16x16",
+        "_gtcx",
+        "_xdl",
+    )
     for kernel in both.report.summary.top_kernels:
         theirs = bool(both.theirs.loc[kernel.name, "tc_used"])
         assert kernel.tensor_cores == theirs or any(part in kernel.name for part in newer)
@@ -126,7 +134,8 @@ def test_their_tensor_core_kernels_and_newer_names_count(both: Both) -> None:
     (device,) = both.report.summary.devices
     assert device.tensor_core_share is not None
     stat = both.theirs
-    told_us = stat[stat["tc_used"] | stat.index.to_series().map(
-        lambda name: any(part in name for part in newer)
-    )]["sum"].sum()  # fmt: skip
+    told_us = stat[
+        stat["tc_used"]
+        | stat.index.to_series().map(lambda name: any(part in name for part in newer))
+    ]["sum"].sum()
     assert device.tensor_core_share == pytest.approx(told_us / stat["sum"].sum(), rel=1e-6)

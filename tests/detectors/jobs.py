@@ -91,18 +91,26 @@ class JobBuilder:
         end = max(starts.values()) + transfer_ns
         for rank in ranks:
             args: dict[str, object] = {
-                "Collective name": NAMES[kind][0], "dtype": "Float", "In msg nelems": n_elements,
-                "Out msg nelems": n_elements, "Group size": len(ranks),
-                "Process Group Name": group, "Process Group Description": f"group {use}",
+                "Collective name": NAMES[kind][0],
+                "dtype": "Float",
+                "In msg nelems": n_elements,
+                "Out msg nelems": n_elements,
+                "Group size": len(ranks),
+                "Process Group Name": group,
+                "Process Group Description": f"group {use}",
                 "Process Group Ranks": str(list(ranks)),
                 **({"Seq": number} if self._numbered else {}),
                 **(changed or {}).get(rank, {}),
-            }  # fmt: skip
+            }
             b = self.ranks[rank]
             b.kernel(
-                f"ncclDevKernel_{NAMES[kind][1]}", end - starts[rank], at_ns=starts[rank],
-                correlation=idents[rank], stream=COMMUNICATION, **args,
-            )  # fmt: skip
+                f"ncclDevKernel_{NAMES[kind][1]}",
+                end - starts[rank],
+                at_ns=starts[rank],
+                correlation=idents[rank],
+                stream=COMMUNICATION,
+                **args,
+            )
             if awaited:
                 b.wait_for_event(end, stream=COMPUTE)
 
@@ -123,15 +131,24 @@ class JobBuilder:
             ident, at_ns = starts[rank]
             stream = COMMUNICATION + 1 + 2 * (source > target) + (kind == "send")
             args: dict[str, object] = {
-                "Collective name": NAMES[kind][0], "dtype": "Float", "In msg nelems": 1 << 20,
-                "Out msg nelems": 1 << 20, "Group size": len(self.ranks),
-                "Process Group Name": group, "Process Group Description": "pipeline",
-                "Process Group Ranks": str(list(range(len(self.ranks)))), **peers,
-            }  # fmt: skip
+                "Collective name": NAMES[kind][0],
+                "dtype": "Float",
+                "In msg nelems": 1 << 20,
+                "Out msg nelems": 1 << 20,
+                "Group size": len(self.ranks),
+                "Process Group Name": group,
+                "Process Group Description": "pipeline",
+                "Process Group Ranks": str(list(range(len(self.ranks)))),
+                **peers,
+            }
             self.ranks[rank].kernel(
-                f"ncclDevKernel_{NAMES[kind][1]}", end - at_ns, at_ns=at_ns, correlation=ident,
-                stream=stream, **args,
-            )  # fmt: skip
+                f"ncclDevKernel_{NAMES[kind][1]}",
+                end - at_ns,
+                at_ns=at_ns,
+                correlation=ident,
+                stream=stream,
+                **args,
+            )
             if kind == "receive":
                 self.ranks[rank].wait_for_event(end, stream=COMPUTE)
 

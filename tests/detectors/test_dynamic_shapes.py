@@ -83,9 +83,12 @@ def test_layers_of_different_sizes_are_no_new_shapes(found: Found) -> None:
             b.call("Malloc", 300_000)
             for width in range(20):
                 b.launch(
-                    "aten::linear", kernel="gemm", host_ns=8_000, device_ns=5_000,
+                    "aten::linear",
+                    kernel="gemm",
+                    host_ns=8_000,
+                    device_ns=5_000,
                     dims=[[32, 64 + width], [64, 64 + width]],
-                )  # fmt: skip
+                )
     assert found(b, RULE) == ()
 
 
@@ -97,5 +100,6 @@ def test_a_few_new_shapes_are_not_reported(found: Found, n_steps: int) -> None:
 def test_without_shapes_it_is_skipped(analyzed: Analyzed) -> None:
     (unchecked,) = analyzed(training(lambda _: 1, shapes=False), RULE).unchecked
     assert (unchecked.rule, unchecked.reason) == (
-        "CMP003", "The shapes of operators' inputs were not recorded.",
-    )  # fmt: skip
+        "CMP003",
+        "The shapes of operators' inputs were not recorded.",
+    )

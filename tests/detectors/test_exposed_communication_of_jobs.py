@@ -58,9 +58,12 @@ def test_the_time_of_steps_that_other_ranks_have_not_recorded_is_not_parted(
     alone = job.ranks[1]
     with alone.step():
         alone.launch(
-            "c10d::allreduce_", kernel="ncclDevKernel_AllReduce_Sum_f32_RING_LL(args)",
-            host_ns=5_000, device_ns=900 * MS, stream=20,
-        )  # fmt: skip
+            "c10d::allreduce_",
+            kernel="ncclDevKernel_AllReduce_Sum_f32_RING_LL(args)",
+            host_ns=5_000,
+            device_ns=900 * MS,
+            stream=20,
+        )
         alone.synchronize()
     report = analyze(job.write(tmp_path / "job"), select=["COM001"], strict=True)
     (finding,) = report.findings

@@ -36,13 +36,16 @@ def compiled(*breaks: GraphBreak, n_ops: int | None = 3) -> CaptureInfo:
             compiled=[
                 Compiled("0/0", (NET, 36, "forward"), is_users=True, caller=CALL, n_ops=2),
                 Compiled(
-                    "1/0", (NET, 40, "torch_dynamo_resume_in_forward_at_40"), is_users=True,
-                    caller=CALL, n_ops=n_ops,
+                    "1/0",
+                    (NET, 40, "torch_dynamo_resume_in_forward_at_40"),
+                    is_users=True,
+                    caller=CALL,
+                    n_ops=n_ops,
                 ),
             ],
             breaks=list(breaks),
         ),
-    )  # fmt: skip
+    )
 
 
 def at_line(reason: str = LOGGER, line: int = 40) -> GraphBreak:
@@ -72,8 +75,9 @@ def whole(b: TraceBuilder) -> None:
         b.compute("aten::tanh", 100 * US)
 
 
-def steps(n_cuts: int = 1, *, rest_us: int = 0, capture: CaptureInfo | None = None,
-          stacks: bool = False) -> TraceBuilder:  # fmt: skip
+def steps(
+    n_cuts: int = 1, *, rest_us: int = 0, capture: CaptureInfo | None = None, stacks: bool = False
+) -> TraceBuilder:
     b = TraceBuilder(capture=capture, device_names=())
     for _ in range(3):
         with b.step():
@@ -257,9 +261,12 @@ def test_a_function_left_uncompiled_as_a_whole_is_reported_where_it_runs_in_step
     found: Found,
 ) -> None:
     failed = Compiled(
-        "0/0", (NET, 36, "forward"), is_users=True, caller=CALL,
+        "0/0",
+        (NET, 36, "forward"),
+        is_users=True,
+        caller=CALL,
         failure="Failed to trace builtin operator `print`\n  Explanation: ...",
-    )  # fmt: skip
+    )
     capture = CaptureInfo(version="1", name="run", compiles=Compiles([failed]))
 
     def running(function: str) -> TraceBuilder:
@@ -325,14 +332,17 @@ def test_a_function_that_the_break_keeps_out_of_the_graph_costs_the_way_into_it(
                 Compiled("0/0", (NET, 80, "loop"), is_users=True, caller=CALL, n_ops=0),
                 Compiled("1/0", (NET, 36, "forward"), is_users=True, caller=CALL, n_ops=1),
                 Compiled(
-                    "2/0", (NET, 40, "torch_dynamo_resume_in_forward_at_40"), is_users=True,
-                    caller=CALL, n_ops=1,
+                    "2/0",
+                    (NET, 40, "torch_dynamo_resume_in_forward_at_40"),
+                    is_users=True,
+                    caller=CALL,
+                    n_ops=1,
                 ),
                 Compiled("3/0", (NET, 90, "head"), is_users=True, caller=CALL, n_ops=1),
             ],
             breaks=[at_line()],
         ),
-    )  # fmt: skip
+    )
     b = TraceBuilder(capture=capture, device_names=())
     for _ in range(3):
         with b.step():

@@ -110,5 +110,6 @@ def test_it_is_skipped_without_a_compute_capability(
 ) -> None:
     (unchecked,) = analyzed(device_alone, RULE).unchecked
     assert (unchecked.rule, unchecked.reason) == (
-        "KER011", "The compute capability of an NVIDIA GPU was not recorded.",
-    )  # fmt: skip
+        "KER011",
+        "The compute capability of an NVIDIA GPU was not recorded.",
+    )

@@ -36,9 +36,13 @@ def test_arrays_that_accumulate_are_reported_by_type_and_holder(
 def test_views_of_arrays_are_to_be_copied(found: Found, watched: Watched) -> None:
     shape = TensorShape("uint8", (64, 64, 3), 1)
     b: dict[str, object] = {
-        "kind": "host", "device": "host", "type": "numpy.ndarray", "chains": (ARRAYS,),
-        "shape": shape, "storage_bytes": 16 * 64 * 64 * 3,
-    }  # fmt: skip
+        "kind": "host",
+        "device": "host",
+        "type": "numpy.ndarray",
+        "chains": (ARRAYS,),
+        "shape": shape,
+        "storage_bytes": 16 * 64 * 64 * 3,
+    }
     for n in (200, 0):
         (finding,) = found(watched(**b, n=n), RULE)
         assert finding.message.endswith(
@@ -121,9 +125,15 @@ def test_workers_that_copy_are_reported_with_what_to_store_instead(
     found: Found, watched: Watched
 ) -> None:
     b = watched(
-        kind="workers", device="workers", type="", n=4, copied_share=0.97, chains=(), stack=(),
+        kind="workers",
+        device="workers",
+        type="",
+        n=4,
+        copied_share=0.97,
+        chains=(),
+        stack=(),
         stack_basis="unknown",
-    )  # fmt: skip
+    )
     (finding,) = found(b, RULE)
     assert finding.message == (
         "The memory of 4 loader workers (one was sampled) grows by about 64.0 KiB per step (steps "
@@ -136,9 +146,15 @@ def test_workers_that_copy_are_reported_with_what_to_store_instead(
 
 def test_a_worker_that_retains_its_own_objects_is_reported(found: Found, watched: Watched) -> None:
     b = watched(
-        kind="workers", device="workers", type="", n=1, made_share=0.9, chains=(), stack=(),
+        kind="workers",
+        device="workers",
+        type="",
+        n=1,
+        made_share=0.9,
+        chains=(),
+        stack=(),
         stack_basis="unknown",
-    )  # fmt: skip
+    )
     (finding,) = found(b, RULE)
     assert finding.message == (
         "The memory of 1 loader worker grows by 64.0 KiB per step (steps 1 to 200). The workers "
@@ -150,9 +166,16 @@ def test_a_worker_that_retains_its_own_objects_is_reported(found: Found, watched
 
 def test_of_workers_that_may_do_either_both_fixes_are_given(found: Found, watched: Watched) -> None:
     b = watched(
-        kind="workers", device="workers", type="", n=1, copied_share=0.3, made_share=0.3,
-        chains=(), stack=(), stack_basis="unknown",
-    )  # fmt: skip
+        kind="workers",
+        device="workers",
+        type="",
+        n=1,
+        copied_share=0.3,
+        made_share=0.3,
+        chains=(),
+        stack=(),
+        stack_basis="unknown",
+    )
     (finding,) = found(b, RULE)
     assert "It may be copies of objects of the main process, or" in finding.message
     assert finding.fix.startswith("Limit what the dataset stores in `__getitem__`")
@@ -169,9 +192,14 @@ def test_plans_for_new_shapes_are_a_note_with_the_setting_that_bounds_them(
     found: Found, watched: Watched
 ) -> None:
     b = watched(
-        kind="native", device="host", type="", n=0, chains=(), operators=("aten::convolution",),
+        kind="native",
+        device="host",
+        type="",
+        n=0,
+        chains=(),
+        operators=("aten::convolution",),
         is_for_new_shapes=True,
-    )  # fmt: skip
+    )
     (finding,) = found(b, RULE)
     assert finding.message == (
         "Host memory grows by 64.0 KiB per step (steps 1 to 200): a library caches a plan for each "
@@ -194,8 +222,12 @@ def test_code_that_is_compiled_in_every_step_is_to_be_compiled_once(
     found: Found, watched: Watched
 ) -> None:
     b = watched(
-        kind="native", device="host", type="", n=0, chains=(),
+        kind="native",
+        device="host",
+        type="",
+        n=0,
+        chains=(),
         code="traced = torch.jit.trace(net, x)",
-    )  # fmt: skip
+    )
     (finding,) = found(b, RULE)
     assert finding.fix.startswith("Compile once before the loop: each call at train.py:31")

@@ -56,9 +56,18 @@ def test_all_tensors_of_one_list_of_exceptions_is_one_finding(
     b = watched(chains=(local("output"),), shape=TensorShape("float32", (64, 256), 4))
     for line, name in ((12, "batch"), (13, "target"), (13, "target")):
         b.add(
-            Leak("tensors", "cpu", 1024 * line, 200 * 1024 * line, 200, 1, 200,
-                   stack=(Frame("/home/me/train.py", line, "load"),), chains=(local(name),))
-        )  # fmt: skip
+            Leak(
+                "tensors",
+                "cpu",
+                1024 * line,
+                200 * 1024 * line,
+                200,
+                1,
+                200,
+                stack=(Frame("/home/me/train.py", line, "load"),),
+                chains=(local(name),),
+            )
+        )
     (finding,) = found(b, RULE)
     assert [place.line for place in finding.locations] == [31, 13, 12]
     assert finding.cost.per_step_bytes == (64 + 12 + 13 + 13) * 1024

@@ -26,9 +26,13 @@ def multiply(
 ) -> None:
     m, k, n = sizes
     b.launch(
-        "aten::mm", kernel=kernel, host_ns=8_000, device_ns=device_ns,
-        dims=[[m, k], [k, n]], types=[kind] * 2,
-    )  # fmt: skip
+        "aten::mm",
+        kernel=kernel,
+        host_ns=8_000,
+        device_ns=device_ns,
+        dims=[[m, k], [k, n]],
+        types=[kind] * 2,
+    )
 
 
 def training(
@@ -151,8 +155,9 @@ def test_without_shapes_it_is_skipped(analyzed: Analyzed) -> None:
         b.launch("aten::mm", kernel=ODD, host_ns=8_000, device_ns=400_000)
     (unchecked,) = analyzed(b, RULE).unchecked
     assert (unchecked.rule, unchecked.reason) == (
-        "KER009", "The shapes of operators' inputs were not recorded.",
-    )  # fmt: skip
+        "KER009",
+        "The shapes of operators' inputs were not recorded.",
+    )
 
 
 def test_on_a_cpu_it_is_skipped(analyzed: Analyzed) -> None:
@@ -166,10 +171,13 @@ def test_on_a_cpu_it_is_skipped(analyzed: Analyzed) -> None:
 def test_a_batched_product_with_a_bias_has_the_sizes_of_its_factors(tmp_path: Path) -> None:
     b = TraceBuilder(shapes=True)
     b.launch(
-        "aten::baddbmm", kernel=ODD, host_ns=8_000, device_ns=10_000,
+        "aten::baddbmm",
+        kernel=ODD,
+        host_ns=8_000,
+        device_ns=10_000,
         dims=[[4, 16, 30], [4, 16, 24], [4, 24, 30], [], []],
         types=["float", "float", "float", "Scalar", "Scalar"],
-    )  # fmt: skip
+    )
     ctx = Context(trace=load_trace(b.write(tmp_path / "t.json")))
     found = find_products(ctx.events, ctx.launches, ctx.op_work)
     assert found.sizes.tolist() == [[16, 24, 30]]

@@ -25,8 +25,16 @@ def report(tmp_path: Path, *more: Any) -> Report:  # noqa: ANN401  (whatever a f
 
 
 def kernel(dur: float) -> dict[str, Any]:
-    return {"ph": "X", "cat": "kernel", "name": "endless", "pid": 0, "tid": 7, "ts": 5.0,
-            "dur": dur, "args": {"device": 0, "stream": 7}}  # fmt: skip
+    return {
+        "ph": "X",
+        "cat": "kernel",
+        "name": "endless",
+        "pid": 0,
+        "tid": 7,
+        "ts": 5.0,
+        "dur": dur,
+        "args": {"device": 0, "stream": 7},
+    }
 
 
 def test_a_kernel_of_years_is_reported_and_excluded_from_all_totals(tmp_path: Path) -> None:

@@ -42,8 +42,10 @@ def test_a_full_device_is_reported_with_what_fills_it(found: Found) -> None:
     assert finding.evidence["missing_bytes"] == finding.cost.bytes == GIB
     assert finding.evidence["active_bytes"] == finding.evidence["reserved_bytes"] == 7 * GIB
     assert [location.place for location in finding.locations] == [
-        "loss.py:4", "net.py:30", "train.py:9",
-    ]  # fmt: skip
+        "loss.py:4",
+        "net.py:30",
+        "train.py:9",
+    ]
     assert "net.py:30 (6.00 GiB in 6 blocks, activation)" in finding.message
     assert "The device is full" in finding.message
 
@@ -157,9 +159,13 @@ def test_what_others_hold_is_reported_where_the_driver_was_asked(tmp_path: Path)
         b.alloc(GIB)
         b.alloc_or_none(3 * GIB)
     driver = {
-        "device": 0, "total_bytes": 8 * GIB, "free_bytes": GIB, "torch_bytes": GIB,
-        "process_bytes": 2 * GIB, "others_bytes": 5 * GIB,
-    }  # fmt: skip
+        "device": 0,
+        "total_bytes": 8 * GIB,
+        "free_bytes": GIB,
+        "torch_bytes": GIB,
+        "process_bytes": 2 * GIB,
+        "others_bytes": 5 * GIB,
+    }
     path = tmp_path / "oom.pickle"
     path.write_bytes(pickle.dumps({**b.to_dict(), SNAPSHOT_KEY: {"devices": [driver]}}))
     (finding,) = analyze(path, select=[RULE], strict=True).findings

@@ -58,8 +58,14 @@ def again(
     return Compiled(**(plain | changes))  # type: ignore[arg-type]
 
 
-def growing(first: int = 4, n: int = 3, *, ms: int = 40, capture: CaptureInfo | None = None,
-            **options: object) -> TraceBuilder:  # fmt: skip
+def growing(
+    first: int = 4,
+    n: int = 3,
+    *,
+    ms: int = 40,
+    capture: CaptureInfo | None = None,
+    **options: object,
+) -> TraceBuilder:
     """Steps of 10 ms beside what they compile, each a new version."""
     b = TraceBuilder(capture=capture, **options)  # type: ignore[arg-type]
     for version in range(first, first + n):

@@ -30,9 +30,12 @@ def test_a_list_of_losses_is_reported_with_its_line_its_holder_and_its_graph(
     found: Found, watched: Watched
 ) -> None:
     b = watched(
-        chains=LOSSES, graph=BEHIND, nodes_per_step=7.0, shape=TensorShape("float32", (), 4),
+        chains=LOSSES,
+        graph=BEHIND,
+        nodes_per_step=7.0,
+        shape=TensorShape("float32", (), 4),
         code="losses.append(measure(net(x), y))",
-    )  # fmt: skip
+    )
     (finding,) = found(b, RULE)
     assert finding.message == (
         "Host memory grows by 69.2 KiB per step (steps 1 to 200): 200 tensors of shape () "
@@ -116,9 +119,11 @@ def test_one_number_with_a_chain_of_nodes_is_reported_as_one(
     found: Found, watched: Watched
 ) -> None:
     b = watched(
-        kind="graph", n=1, graph=Graph(90_000, 0, "AddBackward0", is_exact=False),
+        kind="graph",
+        n=1,
+        graph=Graph(90_000, 0, "AddBackward0", is_exact=False),
         chains=(Chain("module-global", ("__main__.total",), name="total"),),
-    )  # fmt: skip
+    )
     (finding,) = found(b, RULE)
     assert ": the autograd graph of 1 tensor, allocated at train.py:31 and retained by " in (
         finding.message
@@ -190,8 +195,15 @@ def test_several_lines_are_several_findings_the_larger_first(
 
 
 def test_nodes_that_saved_nothing_take_host_memory_too(found: Found, watched: Watched) -> None:
-    b = watched(kind="graph", device="cuda:0", per_step_bytes=0, bytes=4, n=1,
-                graph=Graph(2400, 0, "AddBackward0"), nodes_per_step=12.5)  # fmt: skip
+    b = watched(
+        kind="graph",
+        device="cuda:0",
+        per_step_bytes=0,
+        bytes=4,
+        n=1,
+        graph=Graph(2400, 0, "AddBackward0"),
+        nodes_per_step=12.5,
+    )
     (finding,) = found(b, RULE)
     assert finding.message.startswith(
         "Host memory grows by about 9.38 KiB per step (steps 1 to 200): the autograd graph "
@@ -211,10 +223,13 @@ def test_a_detached_number_that_would_retain_a_batch_is_read(
     found: Found, watched: Watched
 ) -> None:
     b = watched(
-        chains=LOSSES, graph=BEHIND, code="losses.append(loss)", storage_bytes=1 << 20,
+        chains=LOSSES,
+        graph=BEHIND,
+        code="losses.append(loss)",
+        storage_bytes=1 << 20,
         device="cuda:0",
         shape=TensorShape("float32", (), 4),
-    )  # fmt: skip
+    )
     (finding,) = found(b, RULE)
     assert finding.fix == "Write `losses.append(loss.item())`, which stores only the value."
 

@@ -22,9 +22,12 @@ def program(transfers_ms: Sequence[float], *, n_elements: int = 1 << 22) -> JobB
             for pair, ms in enumerate(transfers_ms):
                 ranks = (2 * pair, 2 * pair + 1)
                 job.collective(
-                    "all-reduce", round(ms * MS), ranks=ranks, group=f"dp{pair}",
+                    "all-reduce",
+                    round(ms * MS),
+                    ranks=ranks,
+                    group=f"dp{pair}",
                     n_elements=n_elements,
-                )  # fmt: skip
+                )
             job.collective("all-reduce", MS // 10, n_elements=1)
     return job
 

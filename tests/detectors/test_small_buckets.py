@@ -36,8 +36,9 @@ def program(
                     reduce(b, dur_ns, size)
             b.wait_for_event(b.free_at_ns())
             with b.annotation("Optimizer.step#SGD.step"):
-                b.launch("aten::_foreach_add_", kernel="foreach", host_ns=10 * US,
-                         device_ns=50 * US)  # fmt: skip
+                b.launch(
+                    "aten::_foreach_add_", kernel="foreach", host_ns=10 * US, device_ns=50 * US
+                )
             b.synchronize()
     return b
 
@@ -46,9 +47,14 @@ def reduce(b: TraceBuilder, dur_ns: int, size: dict[str, object]) -> None:
     with b.op("c10d::allreduce_"), b.annotation("nccl:all_reduce"):
         ident = b.call("LaunchKernel", 4 * US)
         b.kernel(
-            NCCL, dur_ns, correlation=ident, stream=COMM_STREAM, at_ns=b.free_at_ns(),
-            **{"Collective name": "allreduce"}, **size,
-        )  # fmt: skip
+            NCCL,
+            dur_ns,
+            correlation=ident,
+            stream=COMM_STREAM,
+            at_ns=b.free_at_ns(),
+            **{"Collective name": "allreduce"},
+            **size,
+        )
 
 
 @pytest.mark.parametrize("n_elements", [1_000, None], ids=["with sizes", "without sizes"])

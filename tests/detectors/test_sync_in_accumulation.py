@@ -17,8 +17,9 @@ def reduce_gradients(b: TraceBuilder, dur_ns: int) -> None:
     """An all-reduce of NCCL that a hook of autograd starts after all that was launched."""
     with (
         b.op("autograd::engine::evaluate_function: torch::autograd::AccumulateGrad"),
-        b.op("c10d::allreduce_"), b.annotation("nccl:all_reduce"),
-    ):  # fmt: skip
+        b.op("c10d::allreduce_"),
+        b.annotation("nccl:all_reduce"),
+    ):
         ident = b.call("LaunchKernel", 4 * US)
         b.kernel(NCCL, dur_ns, correlation=ident, stream=COMM_STREAM, at_ns=b.free_at_ns())
 
@@ -47,8 +48,9 @@ def program(
                     b.wait_for_event(b.free_at_ns())
             if update:
                 with b.annotation("Optimizer.step#SGD.step"):
-                    b.launch("aten::_foreach_add_", kernel="foreach", host_ns=10 * US,
-                             device_ns=50 * US)  # fmt: skip
+                    b.launch(
+                        "aten::_foreach_add_", kernel="foreach", host_ns=10 * US, device_ns=50 * US
+                    )
             b.synchronize()
     return b
 

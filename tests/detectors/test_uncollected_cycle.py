@@ -47,9 +47,12 @@ def test_a_function_in_its_own_closure_is_reported_by_its_name(
 
 def test_functions_that_refer_to_each_other_are_all_named(found: Found, watched: Watched) -> None:
     closures = (
-        "function even", "cell odd of its closure", "function odd", "cell even of its closure",
         "function even",
-    )  # fmt: skip
+        "cell odd of its closure",
+        "function odd",
+        "cell even of its closure",
+        "function even",
+    )
     (finding,) = found(watched(kind="garbage", chains=(), cycle=closures), RULE)
     assert "`even` and `odd`, which refer to each other through their closures: " in finding.fix
 

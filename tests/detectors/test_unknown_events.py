@@ -23,12 +23,31 @@ def accelerated(*, device: bool = True) -> list[Entry]:
     ]
     for number in range(5):
         ts = f"{1_699_529_623_106_000 + 100 * number}.061"
-        events.append({"ph": "X", "name": "aten::mm", "pid": 1, "tid": 1, "ts": ts, "dur": 30.0,
-                       "cat": "cpu_op", "args": {}})  # fmt: skip
+        events.append(
+            {
+                "ph": "X",
+                "name": "aten::mm",
+                "pid": 1,
+                "tid": 1,
+                "ts": ts,
+                "dur": 30.0,
+                "cat": "cpu_op",
+                "args": {},
+            }
+        )
         if device:
             args = {"Core": "matrix", "Queue": 3}
-            events.append({"ph": "X", "name": "MatMulV2", "pid": 3, "tid": 3, "ts": ts,
-                           "dur": 60.5, "args": args})  # fmt: skip
+            events.append(
+                {
+                    "ph": "X",
+                    "name": "MatMulV2",
+                    "pid": 3,
+                    "tid": 3,
+                    "ts": ts,
+                    "dur": 60.5,
+                    "args": args,
+                }
+            )
     return events
 
 

@@ -33,9 +33,13 @@ def gather(
         free_ns = max(b.now_ns, b.free_at_ns(0, COMM_STREAM))
         start_ns = free_ns if at_ns is None else max(free_ns, at_ns)
         b.kernel(
-            "ncclDevKernel_AllGather_RING_LL", ns, at_ns=start_ns, stream=COMM_STREAM,
-            correlation=ident, **{"Collective name": "_allgather_base"},
-        )  # fmt: skip
+            "ncclDevKernel_AllGather_RING_LL",
+            ns,
+            at_ns=start_ns,
+            stream=COMM_STREAM,
+            correlation=ident,
+            **{"Collective name": "_allgather_base"},
+        )
         return start_ns + ns
 
 
@@ -44,9 +48,15 @@ def compute(b: TraceBuilder, ns: int, *, host_ns: int = 10 * US) -> None:
 
 
 def model_pass(
-    b: TraceBuilder, order: Order, *, gather_ns: int, compute_ns: int, within: tuple[str, ...],
-    host_ns: int = 10 * US, backward: bool = False,
-) -> None:  # fmt: skip
+    b: TraceBuilder,
+    order: Order,
+    *,
+    gather_ns: int,
+    compute_ns: int,
+    within: tuple[str, ...],
+    host_ns: int = 10 * US,
+    backward: bool = False,
+) -> None:
     """A pass over all layers, each of which waits for the all-gather of its parameters.
 
     Args:
@@ -71,17 +81,25 @@ def model_pass(
 
 
 def program(
-    order: Order, *, gather_ns: int = 400 * US, compute_ns: int = 300 * US,
-    within: tuple[str, ...] = FSDP2, **of_pass: int | bool,
-) -> TraceBuilder:  # fmt: skip
+    order: Order,
+    *,
+    gather_ns: int = 400 * US,
+    compute_ns: int = 300 * US,
+    within: tuple[str, ...] = FSDP2,
+    **of_pass: int | bool,
+) -> TraceBuilder:
     """Three steps of a forward pass."""
     b = TraceBuilder(stacks=True, head={"distributedInfo": {"rank": 0, "world_size": 2}})
     for _ in range(3):
         with b.step(), b.frame("train.py", 30, "train_step"):
             model_pass(
-                b, order, gather_ns=gather_ns, compute_ns=compute_ns, within=within,
+                b,
+                order,
+                gather_ns=gather_ns,
+                compute_ns=compute_ns,
+                within=within,
                 **of_pass,  # type: ignore[arg-type]
-            )  # fmt: skip
+            )
             with b.annotation("Optimizer.step#SGD.step"):
                 compute(b, 50 * US)
             b.synchronize()

@@ -91,5 +91,6 @@ def test_where_the_host_is_late_it_is_not_reported(found: Found) -> None:
 def test_without_blocks_it_is_skipped(analyzed: Analyzed, device_alone: TraceBuilder) -> None:
     (unchecked,) = analyzed(device_alone, RULE).unchecked
     assert (unchecked.rule, unchecked.reason) == (
-        "KER010", "The number of blocks of kernels was not recorded.",
-    )  # fmt: skip
+        "KER010",
+        "The number of blocks of kernels was not recorded.",
+    )

@@ -59,8 +59,9 @@ def test_one_kernel_for_all_gradients_is_found_too(found: Found) -> None:
     for _ in range(3):
         with b.step(), b.frame("train.py", 10, "train_step"):
             with b.annotation(MARK):
-                b.launch("aten::_foreach_zero_", kernel="multi_tensor", host_ns=9_000,
-                         device_ns=40_000)  # fmt: skip
+                b.launch(
+                    "aten::_foreach_zero_", kernel="multi_tensor", host_ns=9_000, device_ns=40_000
+                )
             b.launch("aten::mm", kernel="gemm", host_ns=10_000, device_ns=900_000)
             b.synchronize()
     (finding,) = found(b, RULE)

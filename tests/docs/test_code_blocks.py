@@ -18,8 +18,16 @@ from tests.processes import start, start_forked
 from tests.tensorboard.server import serving
 
 TENSORBOARD = "profkit.integrations.tensorboard"
-PAGES = ["README.md", "docs/export.md", "docs/guide.md", "docs/memory.md", "docs/notebooks.md",
-         "docs/report.md", "docs/tensorboard.md", "docs/what-if.md"]  # fmt: skip
+PAGES = [
+    "README.md",
+    "docs/export.md",
+    "docs/guide.md",
+    "docs/memory.md",
+    "docs/notebooks.md",
+    "docs/report.md",
+    "docs/tensorboard.md",
+    "docs/what-if.md",
+]
 COMMANDS = {
     command: pytest.param(
         page, command, id=place, marks=[] if page == "README.md" else pytest.mark.slow
@@ -192,9 +200,14 @@ def test_the_commands_of_the_page_on_running_jobs_answer(tmp_path: Path) -> None
     listen, *asked = [command for command, _ in commands("docs/jobs.md")]
     run = str(tmp_path / "traces" / "train")
     with subprocess.Popen(
-        ["/usr/bin/env", *listen.split()], cwd=tmp_path, env=environment(), text=True,
-        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
-    ) as process:  # fmt: skip
+        ["/usr/bin/env", *listen.split()],
+        cwd=tmp_path,
+        env=environment(),
+        text=True,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+    ) as process:
         try:
             assert process.stderr is not None
             assert next(iter(process.stderr)).endswith(f"profkit top {run}\n")

@@ -17,8 +17,13 @@ FAILS = "  # exit code 1"
 
 def test_there_is_one_for_each_topic() -> None:
     assert [Path(page).stem for page in TUTORIALS] == [
-        "ci-gate", "leak", "many-ranks", "out-of-memory", "slow-step", "starved-gpu",
-    ]  # fmt: skip
+        "ci-gate",
+        "leak",
+        "many-ranks",
+        "out-of-memory",
+        "slow-step",
+        "starved-gpu",
+    ]
 
 
 @pytest.mark.slow

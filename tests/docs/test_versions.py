@@ -43,8 +43,10 @@ def test_the_rows_are_in_the_order_of_the_versions_whatever_was_tested_first() -
     for tested in (row("3.12", "2.14.1"), row("3.11", "2.14.1"), row("3.11", "2.6.0")):
         page = with_row(page, tested)
     assert [cells[:2] for cells in rows(page)] == [
-        ["3.11", "2.6.0"], ["3.11", "2.14.1"], ["3.12", "2.14.1"],
-    ]  # fmt: skip
+        ["3.11", "2.6.0"],
+        ["3.11", "2.14.1"],
+        ["3.12", "2.14.1"],
+    ]
     assert page.startswith("Before.\n\n<!--")
     assert page.endswith("-->\n\nAfter.\n")
 
@@ -64,8 +66,10 @@ def test_packages_of_which_torch_chooses_the_version_are_not_pinned(
     pins = tmp_path / "pins.txt"
     pins.write_text("numpy==2.4.6\nsympy==1.14.0\ntorch==2.13.0\ntyping-extensions==4.16.0\n")
     monkeypatch.setattr(versions, "PINS", pins)
-    required = {versions._name(text) for text in ("sympy==1.13.1 ; python_version >= '3.9'",
-                                                  "typing_extensions>=4.10.0")}  # fmt: skip
+    required = {
+        versions._name(text)
+        for text in ("sympy==1.13.1 ; python_version >= '3.9'", "typing_extensions>=4.10.0")
+    }
     assert list(versions._pins_beside(required)) == ["numpy==2.4.6\n"]
 
 

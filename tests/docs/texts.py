@@ -37,8 +37,11 @@ def files(paths: Iterable[str] = ("profkit", "docs", "examples", ".")) -> Iterat
     """Committed files with prose below some paths; of ``.`` the Markdown files alone."""
     listed = subprocess.run(
         ["git", "ls-files", "-co", "--exclude-standard", "--", *paths],
-        cwd=ROOT, capture_output=True, text=True, check=True,
-    ).stdout.splitlines()  # fmt: skip
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.splitlines()
     for name in sorted(set(listed)):
         path = ROOT / name
         in_package = name.startswith("profkit/")

@@ -37,8 +37,14 @@ def path(tmp_path: Path) -> Path:
     b = TraceBuilder(stacks=True)
     for _ in range(3):
         with b.step(), b.frame("train.py", 10, "main"), b.module("Linear_0"):
-            b.launch("aten::mm", kernel="gemm", host_ns=5_000, device_ns=200_000,
-                     input_dims=[[8, 8], [8, 8]], input_types=["float", "float"])  # fmt: skip
+            b.launch(
+                "aten::mm",
+                kernel="gemm",
+                host_ns=5_000,
+                device_ns=200_000,
+                input_dims=[[8, 8], [8, 8]],
+                input_types=["float", "float"],
+            )
             b.item()
     return b.write(tmp_path / "a.pt.trace.json")
 

@@ -33,13 +33,22 @@ def nobody(stage: str, ns: int) -> None:
 
 
 def finding(rule: str = "SYN900", ns: int | None = None, **more: Any) -> Finding:  # noqa: ANN401
-    return Finding(rule=rule, name="x", severity=more.pop("severity", "warning"), confidence="high",
-                   title="", message="", fix="", cost=Cost(ns=ns, bytes=more.pop("n_bytes", None)),
-                   **more)  # fmt: skip
+    return Finding(
+        rule=rule,
+        name="x",
+        severity=more.pop("severity", "warning"),
+        confidence="high",
+        title="",
+        message="",
+        fix="",
+        cost=Cost(ns=ns, bytes=more.pop("n_bytes", None)),
+        **more,
+    )
 
 
-def rule(*found: Finding, id: str = "SYN900", needs: tuple[Need, ...] = (),
-         crash: bool = False) -> Rule:  # fmt: skip
+def rule(
+    *found: Finding, id: str = "SYN900", needs: tuple[Need, ...] = (), crash: bool = False
+) -> Rule:
     def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:  # noqa: ARG001
         yield from found
         if crash:

@@ -71,11 +71,17 @@ def test_a_shorter_kernel_ends_the_wait_for_it_earlier(predict: Predict) -> None
     assert (result.before_ns, result.after_ns) == (111 * US, 61 * US)
     assert (result.saving_ns, result.min_after_ns, result.max_saving_ns) == (50_000, 61_000, 50_000)
     assert result.critical_path_before_ns == {
-        "operator": 6 * US, "python": 1 * US, "runtime": 4 * US, "kernel": 100 * US,
-    }  # fmt: skip
+        "operator": 6 * US,
+        "python": 1 * US,
+        "runtime": 4 * US,
+        "kernel": 100 * US,
+    }
     assert result.critical_path_after_ns == {
-        "operator": 6 * US, "python": 1 * US, "runtime": 4 * US, "kernel": 50 * US,
-    }  # fmt: skip
+        "operator": 6 * US,
+        "python": 1 * US,
+        "runtime": 4 * US,
+        "kernel": 50 * US,
+    }
     (change,) = result.changes
     assert (change.kind, change.target, change.factor) == ("scale", "gemm", 0.5)
     assert change.matched == {"kernels": 2}

@@ -23,12 +23,23 @@ SMALL = ["--device", "cpu", "--warm-up", "1", "--steps", "10", "--scale", "0.02"
 def test_the_wrapper_is_seen_at_the_line_of_its_call_and_not_judged(tmp_path: Path) -> None:
     report = tmp_path / "report.json"
     subprocess.run(
-        [sys.executable, "-m", "profkit", "run", "--dir", str(tmp_path), "--json", str(report),
-         str(PROGRAM), *SMALL],
+        [
+            sys.executable,
+            "-m",
+            "profkit",
+            "run",
+            "--dir",
+            str(tmp_path),
+            "--json",
+            str(report),
+            str(PROGRAM),
+            *SMALL,
+        ],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
-        capture_output=True, check=True,
-    )  # fmt: skip
+        capture_output=True,
+        check=True,
+    )
     (trace,) = tmp_path.rglob("*.pt.trace.json.gz")
     ctx = Context(trace=load_trace(trace))
     calls = data_parallel_calls(ctx.events, ctx.tree)

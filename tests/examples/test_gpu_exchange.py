@@ -37,12 +37,25 @@ class Recorded:
 def recorded(folder: Path, *variant: str) -> Recorded:
     report = folder / "report.json"
     finished = subprocess.run(
-        [sys.executable, "-m", "profkit", "run", "--dir", str(folder), "--json", str(report),
-         str(PROGRAM), *SMALL, *variant],
+        [
+            sys.executable,
+            "-m",
+            "profkit",
+            "run",
+            "--dir",
+            str(folder),
+            "--json",
+            str(report),
+            str(PROGRAM),
+            *SMALL,
+            *variant,
+        ],
         cwd=folder,
         env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert finished.returncode == 0, finished.stderr
     (trace,) = folder.rglob("*.pt.trace.json.gz")
     events = json.loads(igzip.decompress(trace.read_bytes()))["traceEvents"]
@@ -74,14 +87,20 @@ def waited_each_step(events: list[dict[str, Any]]) -> list[tuple[float, float]]:
     thread = next(one["tid"] for one in events if one["name"].startswith("ProfilerStep#"))
     exchanges = sorted(span(one) for one in events if one["name"].startswith("gloo:"))
     ops = sorted(
-        (span(one) for one in events if one["cat"] == "cpu_op" and one["tid"] == thread
-         and not one["name"].startswith(("c10d::", "record_param_comms"))),
+        (
+            span(one)
+            for one in events
+            if one["cat"] == "cpu_op"
+            and one["tid"] == thread
+            and not one["name"].startswith(("c10d::", "record_param_comms"))
+        ),
         key=lambda each: (each[0], -each[1]),
-    )  # fmt: skip
+    )
     leaves = [
-        each for each, after in zip(ops, [*ops[1:], (float("inf"), 0.0)], strict=True)
+        each
+        for each, after in zip(ops, [*ops[1:], (float("inf"), 0.0)], strict=True)
         if after[0] >= each[1]
-    ]  # fmt: skip
+    ]
     waits: list[tuple[float, float]] = []
     for start, end in exchanges:
         if not any(a < end <= b for a, b in leaves):

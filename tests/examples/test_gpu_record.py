@@ -268,8 +268,9 @@ def test_what_is_recorded_names_the_fault_at_its_line_and_the_cure_is_silent(
 def test_recordings_are_neutral_and_come_with_provenance(recorded: Path) -> None:
     files = kept.files_of(recorded / NAME)
     assert [path.name.partition(".")[2].partition(".")[2] for path in files] == [
-        "pt.trace.json.gz", "memory.json.gz"
-    ]  # fmt: skip
+        "pt.trace.json.gz",
+        "memory.json.gz",
+    ]
     for path in files:
         assert path.name.startswith("host_")
         assert b"/tmp/" not in gzip.decompress(path.read_bytes())

@@ -81,9 +81,18 @@ def test_every_recording_is_of_a_program_of_the_table() -> None:
 @pytest.mark.skipif(MAKE is None, reason="there is no make here")
 def test_the_command_for_a_gpu_says_in_one_sentence_that_there_is_none() -> None:
     made = subprocess.run(
-        [str(MAKE), "--no-print-directory", "-o", "install", f"BIN={Path(sys.executable).parent}",
-         "gpu-test"],
-        cwd=ROOT, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        [
+            str(MAKE),
+            "--no-print-directory",
+            "-o",
+            "install",
+            f"BIN={Path(sys.executable).parent}",
+            "gpu-test",
+        ],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert made.returncode != 0
     assert made.stdout == "There is no CUDA GPU here that torch can use, and gpu-test needs one.\n"

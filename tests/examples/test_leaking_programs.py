@@ -60,10 +60,14 @@ def _measuring(environment: dict[str, str]) -> Iterator[Callable[[list[str]], li
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
-                env={**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "",
-                     **environment},
+                env={
+                    **os.environ,
+                    "OMP_NUM_THREADS": "1",
+                    "CUDA_VISIBLE_DEVICES": "",
+                    **environment,
+                },
                 text=True,
-            )  # fmt: skip
+            )
             processes.append(process)
         stdin, stdout = processes[0].stdin, processes[0].stdout
         assert stdin is not None

@@ -113,9 +113,10 @@ def check_report(name: str, facts: dict[str, Any], report: dict[str, Any]) -> No
     text = json.dumps([leak["message"], leak["evidence"]])
     assert [word for word in facts.get("words", []) if word not in text] == []
     others = [
-        one for one in memory_findings(report)
+        one
+        for one in memory_findings(report)
         if location_of(one) not in marked_lines(name) and not is_held_as_stated(one, facts)
-    ]  # fmt: skip
+    ]
     assert others == []
     if not facts.get("nodes_alone"):
         size = sum(one["cost"]["per_step_bytes"] or 0 for one in findings)

@@ -83,8 +83,12 @@ def test_idle_time_is_attributed_to_the_host_activity(read: Read) -> None:
     builder.launch("aten::b", kernel="k", host_ns=4_000, device_ns=1_000)  # call from 19500
     ctx = read(builder)
     assert causes(ctx) == {
-        "data": 9_000, "allocator": 2_000, "overhead": 3_000, "host": 500, "launch": 4_700
-    }  # fmt: skip
+        "data": 9_000,
+        "allocator": 2_000,
+        "overhead": 3_000,
+        "host": 500,
+        "launch": 4_700,
+    }
     (device,) = ctx.devices
     assert sum(causes(ctx).values()) == device.idle.total_ns == device.span_ns - 2_000
 
@@ -131,8 +135,9 @@ def test_a_copy_whose_call_waits_for_the_kernel_before_it_was_queued(read: Read)
     builder = TraceBuilder()
     builder.launch("aten::a", kernel="a", host_ns=4_000, device_ns=100_000)  # runs to 104000
     copy = builder.call("MemcpyAsync", 120_000)  # from 4000 to 124000
-    builder.work("gpu_memcpy", "Memcpy DtoH (Device -> Pageable)", 5_000, correlation=copy,
-                 at_ns=110_000)  # fmt: skip
+    builder.work(
+        "gpu_memcpy", "Memcpy DtoH (Device -> Pageable)", 5_000, correlation=copy, at_ns=110_000
+    )
     assert causes(read(builder)) == {"device": 6_000}
 
 

@@ -70,10 +70,19 @@ def trained(
     from transformers import PrinterCallback, Trainer, TrainingArguments
 
     arguments = TrainingArguments(
-        "out", per_device_train_batch_size=2, num_train_epochs=1, logging_strategy="no",
-        save_strategy="no", report_to=[], disable_tqdm=True, use_cpu=True, log_level="error",
-        dataloader_pin_memory=False, remove_unused_columns=False, **options,
-    )  # fmt: skip
+        "out",
+        per_device_train_batch_size=2,
+        num_train_epochs=1,
+        logging_strategy="no",
+        save_strategy="no",
+        report_to=[],
+        disable_tqdm=True,
+        use_cpu=True,
+        log_level="error",
+        dataloader_pin_memory=False,
+        remove_unused_columns=False,
+        **options,
+    )
     rows = rows or Rows(2 * n_batches)
     trainer = Trainer(
         Network(), arguments, train_dataset=rows, eval_dataset=Rows(4), callbacks=[own]

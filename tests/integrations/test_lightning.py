@@ -83,9 +83,12 @@ def fitted(module: object, n_batches: int, own: "ProfkitCallback", **options: ob
 
     quiet = {"enable_progress_bar": False, "enable_model_summary": False, "logger": False}
     trainer = lightning.pytorch.Trainer(
-        accelerator="cpu", max_epochs=1, enable_checkpointing=False, callbacks=[own],
+        accelerator="cpu",
+        max_epochs=1,
+        enable_checkpointing=False,
+        callbacks=[own],
         **quiet | options,
-    )  # fmt: skip
+    )
     loader: DataLoader[torch.Tensor] = DataLoader(torch.randn(2 * n_batches, 16), batch_size=2)  # type: ignore[arg-type]
     trainer.fit(module, loader, loader)
 
@@ -97,9 +100,14 @@ def test_a_step_is_an_update_with_all_of_its_batches(
 
     own, logger = callback(quiet=False), CSVLogger(tmp_path, version="one")
     fitted(
-        network(), 20, own,
-        accumulate_grad_batches=2, val_check_interval=10, limit_val_batches=2, logger=logger,
-    )  # fmt: skip
+        network(),
+        20,
+        own,
+        accumulate_grad_batches=2,
+        val_check_interval=10,
+        limit_val_batches=2,
+        logger=logger,
+    )
     steps = steps_of(own.path)
     # Each fifth step is followed by a validation: the three steps that follow it are recorded.
     assert [step.number for step in steps] == [5, 6, 7]

@@ -199,8 +199,10 @@ def test_the_steps_of_a_cell_are_those_of_its_optimizer(shell: InteractiveShell,
     report = shell.user_ns["kept"].report
     if n == 40:
         assert [step.name for step in report.summary.steps] == [
-            "ProfilerStep#2", "ProfilerStep#3", "ProfilerStep#4"
-        ]  # fmt: skip
+            "ProfilerStep#2",
+            "ProfilerStep#3",
+            "ProfilerStep#4",
+        ]
         assert n_monitored(shell) == 40
         assert not [each for each in report.findings if each.rule.startswith("MEM")]
     else:  # with fewer than four, the cell itself is what is reported

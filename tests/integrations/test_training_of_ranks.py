@@ -36,8 +36,14 @@ dist.barrier()
 
 def run_ranks(folder: Path, program: str) -> list[tuple[int, str, str]]:
     """Exit code, stdout and stderr of two ranks that run a program."""
-    shared = {**os.environ, "PYTHONPATH": str(ROOT), "WORLD_SIZE": "2", "OMP_NUM_THREADS": "1",
-              "STORE": str(folder / "store"), "MASTER_PORT": "9"}  # fmt: skip
+    shared = {
+        **os.environ,
+        "PYTHONPATH": str(ROOT),
+        "WORLD_SIZE": "2",
+        "OMP_NUM_THREADS": "1",
+        "STORE": str(folder / "store"),
+        "MASTER_PORT": "9",
+    }
     ranks = [
         subprocess.Popen(
             [sys.executable, "-c", program],

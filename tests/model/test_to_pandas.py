@@ -18,10 +18,15 @@ def snapshot(tmp_path: Path) -> MemorySnapshot:
     """Two blocks, one of them with a stack, and a history of three entries."""
     path = tmp_path / "s.pickle"
     blocks = [
-        {"address": 64, "size": 512, "requested_size": 500, "state": "active_allocated",
-         "frames": [FRAME, {**FRAME, "line": 9}]},
+        {
+            "address": 64,
+            "size": 512,
+            "requested_size": 500,
+            "state": "active_allocated",
+            "frames": [FRAME, {**FRAME, "line": 9}],
+        },
         {"address": 576, "size": 512, "state": "inactive", "frames": []},
-    ]  # fmt: skip
+    ]
     history = [
         {"action": "alloc", "addr": 64, "size": 512, "stream": 1, "time_us": 7, "frames": [FRAME]},
         {"action": "oom", "size": 9, "device_free": 5, "stream": 0},

@@ -83,9 +83,10 @@ def test_every_format_of_a_comparison_has_the_same_headings_and_figures(name: st
 
 def test_top_limits_findings_and_rows_and_says_how_many_are_hidden() -> None:
     (findings,) = [
-        section for section in document(reports.many_findings(), top=2).sections
+        section
+        for section in document(reports.many_findings(), top=2).sections
         if section.title == "Findings"
-    ]  # fmt: skip
+    ]
     *shown, remainder = findings.blocks
     assert findings.figures == "10,000 found, highest cost first"
     assert len(shown) == 2
@@ -106,9 +107,11 @@ def test_text_is_on_one_line_and_safe_for_a_terminal() -> None:
     hostile = document(reports.hostile_report("a\nb \x1b[31m"), verbose=True)
     assert "\n" not in hostile.headline
     (finding,) = [
-        block for section in hostile.sections for block in section.blocks
+        block
+        for section in hostile.sections
+        for block in section.blocks
         if isinstance(block, FindingBlock)
-    ]  # fmt: skip
+    ]
     assert (finding.message, finding.doubt) == ("a b \\x1b[31m", " (low confidence)")
     assert finding.place == SourceLine("a b \\x1b[31m", 1)
 

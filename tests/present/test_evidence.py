@@ -18,10 +18,15 @@ def test_figures_have_their_units_and_unknown_ones_are_left_out() -> None:
     finding = replace(
         starved(),
         evidence={
-            "loader": "DataLoader", "loader_ns": [2 * MS, 3 * MS], "free_bytes": 1 << 30,
-            "busy_share": 0.25, "n_workers": 4, "events": list(range(20)), "outside_bytes": None,
+            "loader": "DataLoader",
+            "loader_ns": [2 * MS, 3 * MS],
+            "free_bytes": 1 << 30,
+            "busy_share": 0.25,
+            "n_workers": 4,
+            "events": list(range(20)),
+            "outside_bytes": None,
         },
-    )  # fmt: skip
+    )
     assert dict(evidence_texts(finding)) == {
         "loader": "DataLoader",
         "loader time": "2.00 ms, 3.00 ms",

@@ -51,8 +51,10 @@ def totals(found: FlameDifference, column: np.ndarray) -> Counter[tuple[str, ...
 
 
 def test_paths_are_joined_whatever_their_lines_and_threads_are_called(tmp_path: Path) -> None:
-    builders = (training(n_steps=2, copies=5, thread=77, line=10),
-                training(n_steps=4, copies=1, thread=5, line=12))  # fmt: skip
+    builders = (
+        training(n_steps=2, copies=5, thread=77, line=10),
+        training(n_steps=4, copies=1, thread=5, line=12),
+    )
     paths = [b.write(tmp_path / f"{i}.json") for i, b in enumerate(builders)]
     before, after = (Context(trace=load_trace(path)) for path in paths)
     (found, *_) = flame_differences(before, after)

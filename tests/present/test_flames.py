@@ -99,8 +99,12 @@ def test_host_time_goes_along_the_stack_to_the_innermost_call(tmp_path: Path) ->
         "thread 1000;steps;main;forward;aten::mm": 4_000,
     }
     assert [site.kind for site in found.stack(len(found) - 1)] == [
-        "thread", "step", "python", "python", "op",
-    ]  # fmt: skip
+        "thread",
+        "step",
+        "python",
+        "python",
+        "op",
+    ]
     by_line = made(of_trace(b, tmp_path), "host-line")
     assert lines(by_line) == {
         "thread 1000;main;main": 1_000,

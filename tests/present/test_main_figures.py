@@ -80,8 +80,10 @@ def test_a_figure_with_a_label_is_the_same_on_every_surface(report: Report) -> N
 def test_tensorboard_and_loggers_have_the_same_figures(report: Report) -> None:
     known, run = main_figures(report), summarize_run(report)
     assert (run.step_ns, run.busy_share, run.saving_ns) == (
-        known.step_ns, known.busy_share, known.saving_ns,
-    )  # fmt: skip
+        known.step_ns,
+        known.busy_share,
+        known.saving_ns,
+    )
     logged = figures(report)
     exported = {each.tag: each.value for each in build_points(report, 0)}
     for name, scale in (("step_ms", 1e6), ("busy_share", 1), ("saving_ms", 1e6)):

@@ -277,9 +277,11 @@ def test_the_headline_of_a_snapshot_names_uses_and_the_lines_of_the_largest() ->
         return AllocationSite(where, (), 1, mib * MIB, category)
 
     uses = (
-        MemoryUse("optimizer-state", 3, 500 * MIB), MemoryUse("gradient", 1, 240 * MIB),
-        MemoryUse("unknown", 1, 220 * MIB), MemoryUse("workspace", 1, 40 * MIB),
-    )  # fmt: skip
+        MemoryUse("optimizer-state", 3, 500 * MIB),
+        MemoryUse("gradient", 1, 240 * MIB),
+        MemoryUse("unknown", 1, 220 * MIB),
+        MemoryUse("workspace", 1, 40 * MIB),
+    )
     earlier = AllocationSite(Location(), (), 4, 200 * MIB, is_before_recording=True)
     state = [site(*each, "optimizer-state") for each in ((82, 300), (84, 150), (99, 50))]
     sites = (state[0], site(7, 240, "gradient"), *state[1:], earlier)

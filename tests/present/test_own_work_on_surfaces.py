@@ -39,9 +39,13 @@ def recorded(*, own: bool, mark: bool = False) -> TraceBuilder:
     """A training loop of three steps, with or without what profkit does around and within it."""
     builder = TraceBuilder(stacks=True)
     builder.capture = CaptureInfo(
-        version="1", name="train", steps="user", pid=MAIN_THREAD, argv=["/home/me/train.py"],
+        version="1",
+        name="train",
+        steps="user",
+        pid=MAIN_THREAD,
+        argv=["/home/me/train.py"],
         paths={"train.py": "/home/me/train.py"},
-    )  # fmt: skip
+    )
     with ExitStack() as stack:
         for call in LAUNCHER if own else LAUNCHER[4:]:
             stack.enter_context(builder.frame(*call))

@@ -179,9 +179,14 @@ def test_a_screen_has_figures_before_texts_and_no_empty_figure() -> None:
 def test_a_place_is_three_columns_for_programs_with_the_path_below_the_base() -> None:
     exported = export_table(PLACES, base="lib")
     assert [(column.name, column.kind) for column in exported.columns] == [
-        ("n_calls", "int"), ("file", "text"), ("line", "int"), ("function", "text"),
-        ("op", "text"), ("total_ns", "int"), ("share", "float"),
-    ]  # fmt: skip
+        ("n_calls", "int"),
+        ("file", "text"),
+        ("line", "int"),
+        ("function", "text"),
+        ("op", "text"),
+        ("total_ns", "int"),
+        ("share", "float"),
+    ]
     assert exported.rows[1] == (3, None, None, None, "aten::add", None, None)
     assert exported.rows[0][2:] == (12, "forward", "aten::mm", 5_000, None)
 

@@ -172,8 +172,12 @@ def test_the_numbers_of_lanes_and_names_are_limited(
     is_sound(drawn, ctx.events)
     labels = [lane.label for lane in drawn.lanes]
     assert labels == [
-        "critical path", "thread 0", "thread 1", "thread 2", "6 more streams and threads",
-    ]  # fmt: skip
+        "critical path",
+        "thread 0",
+        "thread 1",
+        "thread 2",
+        "6 more streams and threads",
+    ]
     of_events = [site for site in drawn.sites if not site.is_path]
     assert [site.name for site in of_events][3:] == ["op3", "other names"]
     assert of_events[-1].n == sum(10 - tid for tid in range(4, 9))

@@ -16,9 +16,13 @@ with tempfile.TemporaryDirectory() as folder:
     vocabulary.write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *letters]))
     BertTokenizerFast(vocab_file=str(vocabulary)).save_pretrained(folder)
     config = BertConfig(
-        vocab_size=57, hidden_size=32, num_hidden_layers=2, num_attention_heads=2,
-        intermediate_size=64, max_position_embeddings=64,
-    )  # fmt: skip
+        vocab_size=57,
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=64,
+        max_position_embeddings=64,
+    )
     BertModel(config).save_pretrained(folder)
     words = models.Transformer(folder, max_seq_length=64)
     embedder = SentenceTransformer(

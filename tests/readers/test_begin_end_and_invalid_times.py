@@ -16,8 +16,16 @@ HOUR_US = 3.6e9
 
 
 def event(ts: object, dur: object = 2.0, **more: object) -> dict[str, Any]:
-    return {"ph": "X", "cat": "cpu_op", "name": "op", "pid": 1, "tid": 2, "ts": ts, "dur": dur,
-            **more}  # fmt: skip
+    return {
+        "ph": "X",
+        "cat": "cpu_op",
+        "name": "op",
+        "pid": 1,
+        "tid": 2,
+        "ts": ts,
+        "dur": dur,
+        **more,
+    }
 
 
 def begin_end(ph: str, ts: float, **more: object) -> dict[str, Any]:
@@ -39,11 +47,13 @@ def spans(trace: Trace) -> list[tuple[str, int, int]]:
 
 def test_begin_and_end_events_pair_by_nesting_on_their_thread(tmp_path: Path) -> None:
     events = [
-        begin_end("B", 0, name="outer"), begin_end("B", 1, name="inner"),
+        begin_end("B", 0, name="outer"),
+        begin_end("B", 1, name="inner"),
         begin_end("B", 2, name="other", tid=3),
-        {"ph": "E", "pid": 1, "tid": 2, "ts": 4}, {"ph": "E", "pid": 1, "tid": 3, "ts": 5},
+        {"ph": "E", "pid": 1, "tid": 2, "ts": 4},
+        {"ph": "E", "pid": 1, "tid": 3, "ts": 5},
         {"ph": "E", "pid": 1, "tid": 2, "ts": 9},
-    ]  # fmt: skip
+    ]
     trace = read(tmp_path, events)
     assert spans(trace) == [("inner", 1_000, 3_000), ("other", 2_000, 3_000), ("outer", 0, 9_000)]
     assert trace.notes.n_unpaired == 0
@@ -174,8 +184,11 @@ def test_times_since_1970_are_exact_in_a_salvaged_batch_and_with_keys_after_the_
     broken: str, tmp_path: Path
 ) -> None:
     listed = json.dumps(event(0.5, 1.5)).replace('"ts": 0.5', '"ts": 1682725898236567.101')
-    after = {"deviceProperties": [{"id": 0, "name": "H200"}], "distributedInfo":
-             {"rank": 3, "pg_config": [{"pg_name": "0"}]}, "traceName": "x"}  # fmt: skip
+    after = {
+        "deviceProperties": [{"id": 0, "name": "H200"}],
+        "distributedInfo": {"rank": 3, "pg_config": [{"pg_name": "0"}]},
+        "traceName": "x",
+    }
     text = f'{{"traceEvents": [{listed}, {broken} {listed}], {json.dumps(after)[1:]}'
     (tmp_path / "t.json").write_text(text)
     trace = load(tmp_path / "t.json")
@@ -217,12 +230,25 @@ def test_an_allocation_is_an_instant_in_every_phase(
 ) -> None:
     base = 1_700_000_000_000_000 if absolute else 0
     marks = [
-        {"ph": ways[i % len(ways)], "cat": "cpu_instant_event", "name": "[memory]", "pid": 1,
-         "tid": 2, "ts": base + i + 0.5, "dur": 1e9 - i, "s": "t",
-         "args": {"Bytes": (1, -1)[i % 2] * 64, "Addr": 16, "Device Type": 1, "Device Id": 0,
-                  "Total Allocated": 64}}
+        {
+            "ph": ways[i % len(ways)],
+            "cat": "cpu_instant_event",
+            "name": "[memory]",
+            "pid": 1,
+            "tid": 2,
+            "ts": base + i + 0.5,
+            "dur": 1e9 - i,
+            "s": "t",
+            "args": {
+                "Bytes": (1, -1)[i % 2] * 64,
+                "Addr": 16,
+                "Device Type": 1,
+                "Device Id": 0,
+                "Total Allocated": 64,
+            },
+        }
         for i in range(6)
-    ]  # fmt: skip
+    ]
     calls = [event(base + 0.0, 3.0), event(base + 3.0, 4.0)]
     trace = read(tmp_path, [calls[0], *marks, calls[1]])
     assert trace.memory.ts_ns.tolist() == [500 + 1000 * i for i in range(6)]

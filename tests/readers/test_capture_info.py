@@ -254,8 +254,10 @@ def test_sampled_functions_are_in_the_report_and_its_headline(tmp_path: Path) ->
     assert "50 samples of running threads, every 20.0 ms" in text
     assert ">tokenize<" in render(report, "html").decode()
     assert [row[:3] for row in table(report, "functions").rows] == [
-        ("", 30, 600), ("json", 15, 300), ("uvicorn", 5, 100),
-    ]  # fmt: skip
+        ("", 30, 600),
+        ("json", 15, 300),
+        ("uvicorn", 5, 100),
+    ]
 
 
 def test_few_samples_are_shown_to_who_asks_for_all(tmp_path: Path) -> None:

@@ -33,8 +33,16 @@ from tests.traces import load_trace as load
 
 
 def event(ts: float = 1.0, **more: object) -> dict[str, Any]:
-    return {"ph": "X", "cat": "cpu_op", "name": "op", "pid": 1, "tid": 2, "ts": ts, "dur": 2.0,
-            **more}  # fmt: skip
+    return {
+        "ph": "X",
+        "cat": "cpu_op",
+        "name": "op",
+        "pid": 1,
+        "tid": 2,
+        "ts": ts,
+        "dur": 2.0,
+        **more,
+    }
 
 
 @pytest.fixture

@@ -38,17 +38,27 @@ def test_json_and_pickle_are_the_same_record(tmp_path: Path) -> None:
     assert (one.rank, one.world_size, one.version, one.has_all) == (0, 3, "2.10", True)
     assert one.groups["0"].ranks == (0, 1, 2)
     first, second = one.calls
-    assert (first.seq, first.n_in, first.element_type, first.progress) == (1, 1000, "Float",
-                                                                           "completed")  # fmt: skip
+    assert (first.seq, first.n_in, first.element_type, first.progress) == (
+        1,
+        1000,
+        "Float",
+        "completed",
+    )
     assert [(frame.file, frame.line) for frame in first.frames][-1] == ("/home/me/train.py", 7)
     assert (second.progress, second.created_ns, second.n_out) == ("started", NS + 2 * S, 24)
 
 
 def test_dumps_of_earlier_versions_are_read(tmp_path: Path) -> None:
     old = {
-        "pg_id": 3, "seq_id": 5, "profiling_name": "nccl:broadcast", "time_created_us": NS // 1000,
-        "input_sizes": [[2, 3]], "output_sizes": [[2, 3]], "state": "scheduled", "retired": True,
-    }  # fmt: skip
+        "pg_id": 3,
+        "seq_id": 5,
+        "profiling_name": "nccl:broadcast",
+        "time_created_us": NS // 1000,
+        "input_sizes": [[2, 3]],
+        "output_sizes": [[2, 3]],
+        "state": "scheduled",
+        "retired": True,
+    }
     (tmp_path / "rank_1").write_bytes(pickle.dumps([old], protocol=2))
     record = record_of(tmp_path / "rank_1")
     (call,) = record.calls
@@ -99,8 +109,16 @@ def test_the_rank_is_in_the_files_name(name: str, rank: int | None) -> None:
 
 
 def test_what_is_not_as_torch_writes_it_is_left_out(tmp_path: Path) -> None:
-    odd = entry(2, process_group=None, collective_seq_id="2", time_created_ns=-1, state=["x"],
-                input_sizes=[[1 << 60, "a", 3], 5], input_dtypes=[{}], frames=[1, {}])  # fmt: skip
+    odd = entry(
+        2,
+        process_group=None,
+        collective_seq_id="2",
+        time_created_ns=-1,
+        state=["x"],
+        input_sizes=[[1 << 60, "a", 3], 5],
+        input_dtypes=[{}],
+        frames=[1, {}],
+    )
     written(tmp_path, dump([entry(1), 5, {"a": 1}, odd]))  # type: ignore[list-item]
     record = record_of(tmp_path / "fr_rank0.json")
     assert record.n_skipped == 2

@@ -18,8 +18,15 @@ STREAM: Entry = {"pid": 2, "tid": 0}
 
 def call(name: str, ts: float, ident: int | None = None) -> Entry:
     args = {} if ident is None else {"External id": ident}
-    return {"ph": "X", "cat": "cuda_runtime", "name": name, "ts": ts, "dur": 2, **HOST,
-            "args": args}  # fmt: skip
+    return {
+        "ph": "X",
+        "cat": "cuda_runtime",
+        "name": name,
+        "ts": ts,
+        "dur": 2,
+        **HOST,
+        "args": args,
+    }
 
 
 def kernel(ts: float, ident: int | None = None) -> Entry:
@@ -51,9 +58,11 @@ def launches_us(ctx: Context) -> list[float | None]:
 def test_flows_join_work_to_its_launch(tmp_path: Path, cat: str, offset_us: float) -> None:
     events = [call("hipLaunchKernel", 10), call("hipLaunchKernel", 13), kernel(20), kernel(30)]
     arrows = [
-        flow("s", 7, 10, HOST, cat), flow("s", 8, 13, HOST, cat),
-        flow("f", 7, 30, STREAM, cat), flow("f", 8, 20, STREAM, cat),
-    ]  # fmt: skip
+        flow("s", 7, 10, HOST, cat),
+        flow("s", 8, 13, HOST, cat),
+        flow("f", 7, 30, STREAM, cat),
+        flow("f", 8, 20, STREAM, cat),
+    ]
     for event in (*events, *arrows):
         event["ts"] += offset_us
     ctx = read(tmp_path, *arrows, *events)
@@ -104,8 +113,15 @@ def test_many_flows_agree_with_a_dictionary(tmp_path: Path) -> None:
 
 
 def test_an_external_id_of_one_launch_joins_its_work(tmp_path: Path) -> None:
-    operator = {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "ts": 9, "dur": 10, **HOST,
-                "args": {"External id": 2}}  # fmt: skip
+    operator = {
+        "ph": "X",
+        "cat": "cpu_op",
+        "name": "aten::mm",
+        "ts": 9,
+        "dur": 10,
+        **HOST,
+        "args": {"External id": 2},
+    }
     query = call("hipGetDevicePropertiesR0600", 10, 1)
     ctx = read(tmp_path, operator, query, call("hipExtModuleLaunchKernel", 14, 2), kernel(25, 2))
     (launch,) = ctx.launches.launch

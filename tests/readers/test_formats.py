@@ -53,8 +53,17 @@ def figures(report: Report) -> dict[str, Any]:
     summary = report.summary
     return {
         "devices": [
-            (d.device.partition(":")[2], d.n_kernels, d.n_memcpy, d.n_memset, d.span_ns, d.busy_ns,
-             d.idle_ns, d.compute_ns, d.memcpy_ns)
+            (
+                d.device.partition(":")[2],
+                d.n_kernels,
+                d.n_memcpy,
+                d.n_memset,
+                d.span_ns,
+                d.busy_ns,
+                d.idle_ns,
+                d.compute_ns,
+                d.memcpy_ns,
+            )
             for d in summary.devices
         ],
         "steps": [(step.name, step.dur_ns) for step in summary.steps],
@@ -62,7 +71,7 @@ def figures(report: Report) -> dict[str, Any]:
         "syncs": sorted((plain_call(s.call), s.n_calls, s.total_ns) for s in summary.syncs),
         "ops": [(op.name, op.n_calls, op.total_ns) for op in summary.top_ops],
         "without launch": summary.n_gpu_events_without_launch,
-    }  # fmt: skip
+    }
 
 
 def recorded_by(vendor: str, b: TraceBuilder) -> TraceBuilder:
@@ -265,10 +274,17 @@ def written(b: TraceBuilder) -> list[Row]:
     """Name, process, thread, start, duration and ids of each event that was built."""
     start_ns = min(event.ts_ns for event in b.events)
     return sorted(
-        (e.name, str(e.pid), str(e.tid), e.ts_ns - start_ns, e.dur_ns,
-         tuple((e.args or {}).get(key, MISSING) for key in KEYS.values()))
-        for e in b.events if e.dur_ns is not None
-    )  # fmt: skip
+        (
+            e.name,
+            str(e.pid),
+            str(e.tid),
+            e.ts_ns - start_ns,
+            e.dur_ns,
+            tuple((e.args or {}).get(key, MISSING) for key in KEYS.values()),
+        )
+        for e in b.events
+        if e.dur_ns is not None
+    )
 
 
 def read_back(events: EventTable) -> list[Row]:
@@ -277,10 +293,16 @@ def read_back(events: EventTable) -> list[Row]:
     lanes = [events.lanes[number] for number in events.lane.tolist()]
     ids = zip(*(getattr(events, key).at(rows).tolist() for key in KEYS), strict=True)
     return sorted(
-        (events.name_of(row), lane.pid, lane.tid, int(events.ts_ns[row]), int(events.dur_ns[row]),
-         found)
+        (
+            events.name_of(row),
+            lane.pid,
+            lane.tid,
+            int(events.ts_ns[row]),
+            int(events.dur_ns[row]),
+            found,
+        )
         for row, lane, found in zip(range(len(events)), lanes, ids, strict=True)
-    )  # fmt: skip
+    )
 
 
 @quick

@@ -13,8 +13,16 @@ from tests.traces import load_trace as load
 
 
 def event(ts: float, dur: float = 2.0, **more: object) -> dict[str, object]:
-    return {"ph": "X", "cat": "cpu_op", "name": "op", "pid": 1, "tid": 2, "ts": ts, "dur": dur,
-            **more}  # fmt: skip
+    return {
+        "ph": "X",
+        "cat": "cpu_op",
+        "name": "op",
+        "pid": 1,
+        "tid": 2,
+        "ts": ts,
+        "dur": dur,
+        **more,
+    }
 
 
 def test_an_unpaired_surrogate_in_a_key_drops_only_that_key(tmp_path: Path) -> None:

@@ -43,8 +43,16 @@ def write(tmp_path: Path) -> Write:
 
 
 def event(ts: object = 1.0, dur: object = 2.0, **more: Any) -> dict[str, Any]:  # noqa: ANN401
-    return {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 2, "ts": ts,
-            "dur": dur, **more}  # fmt: skip
+    return {
+        "ph": "X",
+        "cat": "cpu_op",
+        "name": "aten::mm",
+        "pid": 1,
+        "tid": 2,
+        "ts": ts,
+        "dur": dur,
+        **more,
+    }
 
 
 def starts(trace: Trace) -> list[int]:
@@ -224,12 +232,23 @@ def test_windows_paths_that_were_written_unescaped_are_read(write: Write) -> Non
 
 def test_metadata_beside_the_events_is_read(write: Write) -> None:
     head = {
-        "deviceProperties": [{"id": 1, "name": "H200", "totalGlobalMem": 9, "numSms": 132,
-                              "computeMajor": 9, "computeMinor": 0}],
+        "deviceProperties": [
+            {
+                "id": 1,
+                "name": "H200",
+                "totalGlobalMem": 9,
+                "numSms": 132,
+                "computeMajor": 9,
+                "computeMinor": 0,
+            }
+        ],
         "distributedInfo": {"rank": 3, "world_size": 8, "backend": "nccl"},
-        "with_stack": 1, "cuda_driver_version": 12080, "host_name": "node",
-        "WARNING": ["lost some"], "baseTimeNanoseconds": 5,
-    }  # fmt: skip
+        "with_stack": 1,
+        "cuda_driver_version": 12080,
+        "host_name": "node",
+        "WARNING": ["lost some"],
+        "baseTimeNanoseconds": 5,
+    }
     trace = load(write({**head, "traceEvents": [event(1.0)]}))
     assert (trace.rank, trace.world_size, trace.host) == (3, 8, "node")
     assert trace.devices[1].compute_capability == (9, 0)

@@ -34,9 +34,15 @@ def rank_file(path: Path, number: int = 0, clock: RankClock | None = None) -> Ra
 
 def kernel(at_us: float, dur_us: float, **given: object) -> dict[str, Any]:
     return {
-        "ph": "X", "cat": "kernel", "name": "gemm", "pid": 0, "tid": 7, "ts": at_us,
-        "dur": dur_us, **given,
-    }  # fmt: skip
+        "ph": "X",
+        "cat": "kernel",
+        "name": "gemm",
+        "pid": 0,
+        "tid": 7,
+        "ts": at_us,
+        "dur": dur_us,
+        **given,
+    }
 
 
 @pytest.mark.parametrize("base_below", [False, True])
@@ -60,7 +66,7 @@ def test_each_rank_has_processes_and_arrows_of_its_own(tmp_path: Path) -> None:
         {"ph": "s", "name": "ac2g", "pid": 4711, "tid": 7, "ts": 1, "id": 12},
         {"ph": "f", "name": "ac2g", "pid": 0, "tid": 7, "ts": 1, "id": 12, "bp": "e"},
         kernel(3, 1, cat="profkit", name="an earlier export"),
-    ]  # fmt: skip
+    ]
     path = trace(tmp_path / "a.json", events)
     found = joined(rank_file(path, 0), rank_file(path, 1))
     names = {each["pid"]: each["args"]["name"] for each in found if each["name"] == "process_name"}

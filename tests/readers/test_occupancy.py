@@ -19,9 +19,15 @@ FULL = {"blocks per SM": 2.5, "warps per SM": 20.0, OCCUPANCY: 37}
 def kernel(number: int, **args: Any) -> dict[str, Any]:  # noqa: ANN401  (any JSON value)
     given = {"device": 0, "stream": 7, "correlation": number, **args}
     return {
-        "ph": "X", "cat": "kernel", "name": "gemm", "pid": 0, "tid": 7, "ts": 10.0 * number,
-        "dur": 5, "args": given,
-    }  # fmt: skip
+        "ph": "X",
+        "cat": "kernel",
+        "name": "gemm",
+        "pid": 0,
+        "tid": 7,
+        "ts": 10.0 * number,
+        "dur": 5,
+        "args": given,
+    }
 
 
 def read(path: Path, events: list[dict[str, Any]]) -> EventTable:

@@ -42,9 +42,16 @@ def plain(trace: Trace) -> list[tuple[object, ...]]:
     lanes = [events.lanes[number] for number in events.lane.tolist()]
     sparse = [getattr(events, key).at(rows).tolist() for key in ("correlation", "external_id")]
     return list(
-        zip(events.position.tolist(), [events.name_of(row) for row in rows.tolist()], lanes,
-            events.ts_ns.tolist(), events.dur_ns.tolist(), *sparse, strict=True)
-    )  # fmt: skip
+        zip(
+            events.position.tolist(),
+            [events.name_of(row) for row in rows.tolist()],
+            lanes,
+            events.ts_ns.tolist(),
+            events.dur_ns.tolist(),
+            *sparse,
+            strict=True,
+        )
+    )
 
 
 @pytest.mark.parametrize("n", [2, 3])

@@ -258,11 +258,15 @@ def test_more_devices_than_any_machine_has_are_refused(tmp_path: Path) -> None:
 
 def test_settings_are_finite_numbers_and_short_texts(tmp_path: Path) -> None:
     written = {
-        "huge": -(10**5_000), "max_split_size": 1 << 64, "nan": float("nan"), "few": 3,
-        "garbage_collection_threshold": float("inf"), "long": "a" * 1_000_000,
+        "huge": -(10**5_000),
+        "max_split_size": 1 << 64,
+        "nan": float("nan"),
+        "few": 3,
+        "garbage_collection_threshold": float("inf"),
+        "long": "a" * 1_000_000,
         "PYTORCH_CUDA_ALLOC_CONF": "a" * 1_000_000 + "max_split_size_mb:" + "7" * 5_000,
         "nested": {"1": 10**400, "2": 4, "long": "b" * 1_000_000},
-    }  # fmt: skip
+    }
     path = tmp_path / "x.pickle"
     path.write_bytes(pickle.dumps({**SNAPSHOT, "allocator_settings": written}))
     read = load(path)

@@ -37,9 +37,16 @@ def event(category: str, **more: Any) -> dict[str, Any]:  # noqa: ANN401  (any J
         if field.name not in DECIDING
     }
     return {
-        "ph": "X", "cat": category, "name": category, "pid": 1, "tid": 2, "ts": 1.0, "dur": 2.0,
-        "args": args, **more,
-    }  # fmt: skip
+        "ph": "X",
+        "cat": category,
+        "name": category,
+        "pid": 1,
+        "tid": 2,
+        "ts": 1.0,
+        "dur": 2.0,
+        "args": args,
+        **more,
+    }
 
 
 def read(path: Path, *events: dict[str, Any], broken: bytes = b"") -> Trace:

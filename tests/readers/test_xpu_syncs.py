@@ -12,8 +12,16 @@ from tests.traces import load_trace
 
 
 def event(cat: str, name: str, pid: int, tid: int, ts: float, dur: float, **args: object) -> Any:  # noqa: ANN401
-    return {"ph": "X", "cat": cat, "name": name, "pid": pid, "tid": tid, "ts": ts, "dur": dur,
-            "args": args}  # fmt: skip
+    return {
+        "ph": "X",
+        "cat": cat,
+        "name": name,
+        "pid": pid,
+        "tid": tid,
+        "ts": ts,
+        "dur": dur,
+        "args": args,
+    }
 
 
 def sync(kind: object, tid: int = 20, name: str = "zeEventHostSynchronize") -> Any:  # noqa: ANN401
@@ -70,6 +78,8 @@ def test_profiler_overhead_is_not_moved_to_a_thread(tmp_path: Path) -> None:
     overhead = event("overhead", "Buffer Flush", -1, 20, 1.0, 3.0)
     events = read(tmp_path, OP, overhead, sync("HOST_EVENT"))
     assert [thread_of(events, row) for row in range(3)] == [
-        ("10", "20"), ("-1", "20"), ("10", "20")
-    ]  # fmt: skip
+        ("10", "20"),
+        ("-1", "20"),
+        ("10", "20"),
+    ]
     assert events.correlation.at(np.array([2]))[0] == 9

@@ -197,32 +197,76 @@ def gpu_report() -> Report:
             window_ns=1100 * MS,
             devices=(
                 DeviceSummary(
-                    "cuda:0", "NVIDIA H200", 1044 * MS, 640 * MS, 404 * MS, 610 * MS, 0, 0, 30 * MS,
-                    7800, 12, 600, (IdleTime("data", 390 * MS), IdleTime("host", 14 * MS)),
+                    "cuda:0",
+                    "NVIDIA H200",
+                    1044 * MS,
+                    640 * MS,
+                    404 * MS,
+                    610 * MS,
+                    0,
+                    0,
+                    30 * MS,
+                    7800,
+                    12,
+                    600,
+                    (IdleTime("data", 390 * MS), IdleTime("host", 14 * MS)),
                 ),
             ),
             steps=tuple(
-                StepSummary(f"ProfilerStep#{n}", n * 174 * MS, (171 + n) * MS, 107 * MS, 67 * MS,
-                            65 * MS, 2 * MS)
+                StepSummary(
+                    f"ProfilerStep#{n}",
+                    n * 174 * MS,
+                    (171 + n) * MS,
+                    107 * MS,
+                    67 * MS,
+                    65 * MS,
+                    2 * MS,
+                )
                 for n in range(6)
             ),
             top_kernels=(
-                KernelSummary("volta_sgemm_64x64_nt", 120, 210 * MS, 1750_000, 0.34, "aten::mm",
-                              None, Location("/home/me/project/lib/model.py", 12, "forward"),
-                              per_step_ns=35 * MS),
-                KernelSummary(VECTORIZED, 960, 120 * MS, 125_000, 0.2, "aten::add_",
-                              per_step_ns=20 * MS),
-                KernelSummary("ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage"
-                              "<4096ul>)", 6, 60 * MS, 10 * MS, 0.1, per_step_ns=8 * MS),
+                KernelSummary(
+                    "volta_sgemm_64x64_nt",
+                    120,
+                    210 * MS,
+                    1750_000,
+                    0.34,
+                    "aten::mm",
+                    None,
+                    Location("/home/me/project/lib/model.py", 12, "forward"),
+                    per_step_ns=35 * MS,
+                ),
+                KernelSummary(
+                    VECTORIZED, 960, 120 * MS, 125_000, 0.2, "aten::add_", per_step_ns=20 * MS
+                ),
+                KernelSummary(
+                    "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
+                    6,
+                    60 * MS,
+                    10 * MS,
+                    0.1,
+                    per_step_ns=8 * MS,
+                ),
             ),
             top_ops=(
-                OpSummary("aten::conv2d", 318, 190 * MS, 4 * MS, 0, None, None,
-                          30 * MS, 600_000, 0),
-                OpSummary("aten::cudnn_convolution", 318, 140 * MS, 130 * MS, 280 * MS,
-                          Location("/home/me/project/lib/model.py", 12, "forward"), None,
-                          23 * MS, 21 * MS, 45 * MS),
-                OpSummary("aten::mm", 120, 40 * MS, 38 * MS, 210 * MS, None, None,
-                          6 * MS, 5 * MS, 35 * MS),
+                OpSummary(
+                    "aten::conv2d", 318, 190 * MS, 4 * MS, 0, None, None, 30 * MS, 600_000, 0
+                ),
+                OpSummary(
+                    "aten::cudnn_convolution",
+                    318,
+                    140 * MS,
+                    130 * MS,
+                    280 * MS,
+                    Location("/home/me/project/lib/model.py", 12, "forward"),
+                    None,
+                    23 * MS,
+                    21 * MS,
+                    45 * MS,
+                ),
+                OpSummary(
+                    "aten::mm", 120, 40 * MS, 38 * MS, 210 * MS, None, None, 6 * MS, 5 * MS, 35 * MS
+                ),
             ),
             regions=(RegionSummary("forward", 6, 600 * MS, 300 * MS),),
             syncs=(SyncSummary("cudaStreamSynchronize", 12, 12 * MS),),
@@ -230,13 +274,20 @@ def gpu_report() -> Report:
             n_gpu_events_without_launch=4,
             memory=MemorySummary(1200, 40, 4 << 20, 12, (PeakMemory("cuda:0", 3 << 30),)),
             breakdown=breakdown(
-                6, on_device=True, compute=610 * MS, copy=30 * MS, idle_data=390 * MS,
-                idle_host=12 * MS, idle_launch=2 * MS,
+                6,
+                on_device=True,
+                compute=610 * MS,
+                copy=30 * MS,
+                idle_data=390 * MS,
+                idle_host=12 * MS,
+                idle_launch=2 * MS,
             ),
             recoverable_ns=390 * MS,
             critical_path=find_critical_path(
-                6, {"kernel": 520 * MS, "data-wait": 390 * MS, "operator": 128 * MS, "gap": 6 * MS},
-                Location("/home/me/project/lib/model.py", 12, "forward"), VECTORIZED,
+                6,
+                {"kernel": 520 * MS, "data-wait": 390 * MS, "operator": 128 * MS, "gap": 6 * MS},
+                Location("/home/me/project/lib/model.py", 12, "forward"),
+                VECTORIZED,
             ),
         ),
         findings=(starved(), leak()),
@@ -246,7 +297,7 @@ def gpu_report() -> Report:
             Unchecked("MEM002", "The recording has no memory events.", "Record with memory=True."),
         ),
         health=(no_stacks(),),
-    )  # fmt: skip
+    )
 
 
 def cpu_report() -> Report:
@@ -263,16 +314,23 @@ def cpu_report() -> Report:
             top_ops=(OpSummary("aten::addmm", 30, 9 * MS, 8 * MS, 0),),
             memory=MemorySummary(20, 3, 1 << 20, 0, (PeakMemory("cpu", 30 << 20),)),
             breakdown=breakdown(
-                3, on_device=False, operators=12 * MS, backward=9 * MS, optimizer=3 * MS,
-                data=9 * MS, python=3 * MS,
+                3,
+                on_device=False,
+                operators=12 * MS,
+                backward=9 * MS,
+                optimizer=3 * MS,
+                data=9 * MS,
+                python=3 * MS,
             ),
             critical_path=find_critical_path(
-                3, {"operator": 24 * MS, "data-wait": 9 * MS, "python": 3 * MS}, Location(),
+                3,
+                {"operator": 24 * MS, "data-wait": 9 * MS, "python": 3 * MS},
+                Location(),
                 unexplained_ns=2 * MS,
             ),
         ),
         findings=(leak(),),
-    )  # fmt: skip
+    )
 
 
 MIB = 1 << 20
@@ -351,23 +409,45 @@ def snapshot_report(n_devices: int = 1) -> Report:
     )
     devices = tuple(
         SnapshotDevice(
-            f"cuda:{n}", 284, 900, (35_000 + n) * MIB, 34_000 * MIB, 34_000 * MIB, 1000 * MIB,
-            112 * MIB, 3274, 34_500 * MIB, 35_000 * MIB, 600, 31_000 * MIB, 12,
+            f"cuda:{n}",
+            284,
+            900,
+            (35_000 + n) * MIB,
+            34_000 * MIB,
+            34_000 * MIB,
+            1000 * MIB,
+            112 * MIB,
+            3274,
+            34_500 * MIB,
+            35_000 * MIB,
+            600,
+            31_000 * MIB,
+            12,
             top_sites=(*sites_of(14_000, 1002), earlier),
             peak_sites=(*sites_of(14_336, 1002, 1), earlier),
             oom=(
-                OomSummary(4004 * MIB, 3840 * MIB, line, "fragmentation", 164 * MIB, 35_000 * MIB,
-                           34_000 * MIB, 112 * MIB, (*sites_of(14_300, 1002), earlier)),
+                OomSummary(
+                    4004 * MIB,
+                    3840 * MIB,
+                    line,
+                    "fragmentation",
+                    164 * MIB,
+                    35_000 * MIB,
+                    34_000 * MIB,
+                    112 * MIB,
+                    (*sites_of(14_300, 1002), earlier),
+                ),
             ),
             releasable_bytes=200 * MIB,
             unreleasable_bytes=800 * MIB,
             fragmentation_sites=(FragmentationSite(line, 3, 64 * MIB, 500 * MIB),),
-            timeline=tuple(MemoryPoint(100 * k, 5 * k, k * 860 * MIB, k * 875 * MIB)
-                           for k in range(1, 41)),
+            timeline=tuple(
+                MemoryPoint(100 * k, 5 * k, k * 860 * MIB, k * 875 * MIB) for k in range(1, 41)
+            ),
             regions=(RegionMemory("forward", 2, 30_000 * MIB, -5 * MIB),),
         )
         for n in range(n_devices)
-    )  # fmt: skip
+    )
     return Report(
         profkit="0.1.0",
         source=source(path="/home/me/project/oom.pickle", kind="snapshot", torch=None, devices=()),
@@ -406,12 +486,27 @@ def hostile_memory(text: str) -> MemorySummary:
     sites = (AllocationSite(where, (Frame(text, 1, text),), 1, 1, text),)
     nowhere = (AllocationSite(Location(function=text), (), 1, 1, text),)
     device = SnapshotDevice(
-        text, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1,
-        top_sites=sites, peak_sites=nowhere, oom=(OomSummary(1, 1, where, text, sites=sites),),
+        text,
+        1,
+        1,
+        1,
+        1,
+        1,
+        1,
+        1,
+        1,
+        1,
+        1,
+        1,
+        1,
+        1,
+        top_sites=sites,
+        peak_sites=nowhere,
+        oom=(OomSummary(1, 1, where, text, sites=sites),),
         fragmentation_sites=(FragmentationSite(where, 1, 1, 1),),
         regions=(RegionMemory(text, 1, 1, 1),),
         timeline=(MemoryPoint(1, 1, 1, 1), MemoryPoint(2, 1, 1, 1)),
-    )  # fmt: skip
+    )
     return MemorySummary(
         1, 1, 1, 1, (PeakMemory(text, 1),), (device,), watched_memory().steps, 1, 1, 1, (text,)
     )
@@ -421,10 +516,18 @@ def hostile_report(text: str) -> Report:
     """A report in which every name and sentence is a hostile text."""
     where = Location(text, 1, text, text, text, text)
     finding = Finding(
-        rule=text, name=text, severity="warning", confidence="low", title=text, message=text,
-        fix=text, locations=(where, where), cost=Cost(ns=MS), holders=((text, text),),
+        rule=text,
+        name=text,
+        severity="warning",
+        confidence="low",
+        title=text,
+        message=text,
+        fix=text,
+        locations=(where, where),
+        cost=Cost(ns=MS),
+        holders=((text, text),),
         evidence={text or "empty": text, "list": [text], "nan": float("nan")},
-    )  # fmt: skip
+    )
     return Report(
         profkit="0.1.0",
         source=source(path=text, devices=(text,), torch=text),

@@ -356,9 +356,10 @@ def test_the_critical_path_is_a_row_of_its_segments_with_exact_times(
     studied, _, after = gpu
     ctx = studied.recording.context
     (row,) = [
-        event["tid"] for event in ours(after)
+        event["tid"]
+        for event in ours(after)
         if event["name"] == "thread_name" and event["args"]["name"] == "critical path"
-    ]  # fmt: skip
+    ]
     shown = [event for event in ours(after) if event["ph"] == "X" and event["tid"] == row]
     lengths = [int(Decimal(str(event["dur"])) * 1000) for event in shown]
     assert lengths == ctx.critical_path.lengths_ns.tolist()

@@ -129,8 +129,15 @@ def test_column_names_end_in_their_unit() -> None:
         for column in table(report, name).columns:
             if column.kind == "int" and not column.unit:
                 assert column.name.startswith("n_") or column.name in {
-                    "n", "number", "line", "step", "entry", "depth", "rank", "last_rank",
-                }  # fmt: skip
+                    "n",
+                    "number",
+                    "line",
+                    "step",
+                    "entry",
+                    "depth",
+                    "rank",
+                    "last_rank",
+                }
 
 
 def test_only_tables_with_rows_are_listed() -> None:

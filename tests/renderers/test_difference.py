@@ -265,9 +265,11 @@ def test_rules_that_were_skipped_for_one_reason_are_on_one_line() -> None:
     skipped = [NotCompared(rule, "before", reason) for rule in ("KER001", "KER002", "KER003")]
     other = NotCompared("SYN001", "after", reason)
     shown = profkit.render(
-        replace(profkit.compare(reports.gpu_report(), reports.gpu_report()),
-                not_compared=(*skipped, other)),
+        replace(
+            profkit.compare(reports.gpu_report(), reports.gpu_report()),
+            not_compared=(*skipped, other),
+        ),
         "text",
-    ).decode()  # fmt: skip
+    ).decode()
     assert f"- before: {reason} (KER001 to KER003)" in shown
     assert f"- after: {reason} (SYN001)" in shown

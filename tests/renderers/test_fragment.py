@@ -42,8 +42,16 @@ def test_it_is_one_closed_element_that_runs_and_fetches_nothing(report: Report) 
     assert not tags & {"script", "link", "img", "iframe", "object", "form", "base", "meta"}
     attributes = {name for _, names in page.elements for name in names}
     assert attributes <= {
-        "class", "style", "title", "open", "scope", "aria-hidden", "aria-label", "role", "tabindex"
-    }  # fmt: skip
+        "class",
+        "style",
+        "title",
+        "open",
+        "scope",
+        "aria-hidden",
+        "aria-label",
+        "role",
+        "tabindex",
+    }
     assert "url(" not in made
     assert "@import" not in made
 

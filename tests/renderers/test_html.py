@@ -209,8 +209,13 @@ def test_a_finding_without_spans_links_to_its_longest_event(
 
 def test_backticks_become_code() -> None:
     pieces = [(piece.text, piece.is_code) for piece in marked("Empty `history` or ``x = 1``.")]
-    assert pieces == [("Empty ", False), ("history", True), (" or ", False), ("x = 1", True),
-                      (".", False)]  # fmt: skip
+    assert pieces == [
+        ("Empty ", False),
+        ("history", True),
+        (" or ", False),
+        ("x = 1", True),
+        (".", False),
+    ]
 
 
 def test_a_term_has_its_definition_as_plain_text() -> None:

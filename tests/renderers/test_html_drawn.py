@@ -34,8 +34,12 @@ def studied(tmp_path_factory: pytest.TempPathFactory) -> AnalysisResult:
     for turn in range(150):
         with b.step(), b.frame("train.py", 3, HOSTILE):
             for _ in range(24):
-                b.launch(HOSTILE, kernel=f"void gemm<{turn % 3}>(int)", host_ns=9_000,
-                         device_ns=3_000 + 17 * turn)  # fmt: skip
+                b.launch(
+                    HOSTILE,
+                    kernel=f"void gemm<{turn % 3}>(int)",
+                    host_ns=9_000,
+                    device_ns=3_000 + 17 * turn,
+                )
             b.item()
             b.advance(3_000_000)
             b.free(b.alloc(1 << 20))
@@ -94,8 +98,15 @@ def slices_of(level: dict[str, Any], start_ns: int) -> list[tuple[int, ...]]:
 
 
 def tuples(slices: Slices) -> list[tuple[int, ...]]:
-    columns = (slices.row, slices.start_ns, slices.end_ns, slices.busy_ns, slices.n,
-               slices.longest_ns, slices.site)  # fmt: skip
+    columns = (
+        slices.row,
+        slices.start_ns,
+        slices.end_ns,
+        slices.busy_ns,
+        slices.n,
+        slices.longest_ns,
+        slices.site,
+    )
     return list(zip(*(column.tolist() for column in columns), strict=True))
 
 
@@ -200,10 +211,16 @@ def adjacent_slices(row: int, n: int, rng: np.random.Generator) -> Slices:
 def test_the_critical_path_is_merged_before_the_events_that_it_consists_of() -> None:
     rng = np.random.default_rng(0)
     path, events = adjacent_slices(0, 20_000, rng), adjacent_slices(1, 10_000, rng)
-    both = Slices(*(np.concatenate((getattr(path, each.name), getattr(events, each.name)))
-                    for each in fields(Slices)))  # fmt: skip
-    lanes = (TimelineLane("path", "critical path", 0, 1, 20_000, 0),
-             TimelineLane("thread", "thread 1", 1, 1, 10_000, 0))  # fmt: skip
+    both = Slices(
+        *(
+            np.concatenate((getattr(path, each.name), getattr(events, each.name)))
+            for each in fields(Slices)
+        )
+    )
+    lanes = (
+        TimelineLane("path", "critical path", 0, 1, 20_000, 0),
+        TimelineLane("thread", "thread 1", 1, 1, 10_000, 0),
+    )
     shown = Timeline(0, int(both.end_ns.max()), lanes, (), build_levels(both, 2_000_000), ())
     whole = fit_levels(shown, 1_000_000)
     assert [each.level for each in whole] == list(shown.levels)
@@ -221,8 +238,14 @@ def test_the_critical_path_is_merged_before_the_events_that_it_consists_of() -> 
 
 def test_a_single_level_is_merged_until_it_fits(studied: AnalysisResult) -> None:
     shown = timeline_of(studied)
-    only = Timeline(shown.start_ns, shown.end_ns, shown.lanes, shown.sites,
-                    (Level(0, shown.levels[0].slices),), shown.steps)  # fmt: skip
+    only = Timeline(
+        shown.start_ns,
+        shown.end_ns,
+        shown.lanes,
+        shown.sites,
+        (Level(0, shown.levels[0].slices),),
+        shown.steps,
+    )
     (found,) = fit_levels(only, 2_000)
     assert found.n_characters <= 2_000
     assert found.level.slices.n.sum() == shown.levels[0].slices.n.sum()
@@ -255,8 +278,11 @@ def test_the_page_has_every_node_of_every_flame_graph(studied: AnalysisResult, p
         up, site, own, total, n, order = numbers(each["packed"])
         parent = [NO_ROW if not by else node - by for node, by in enumerate(up)]
         assert (parent, own, total, n) == (
-            flame.parent.tolist(), flame.own.tolist(), flame.total.tolist(), flame.n.tolist(),
-        )  # fmt: skip
+            flame.parent.tolist(),
+            flame.own.tolist(),
+            flame.total.tolist(),
+            flame.n.tolist(),
+        )
         shown = [each["sites"]["name"][number] for number in site]
         named = [flame.sites[number].name for number in flame.site.tolist()]
         assert [

@@ -25,12 +25,25 @@ def page(report: Report) -> str:
 def report_of(folder: Path, device: str = "NVIDIA H100 80GB HBM3") -> Report:
     builder = TraceBuilder(device_names=(device,), shapes=True)
     dims = [[SIZE, SIZE], [SIZE, SIZE]]
-    builder.launch("aten::mm", kernel="gemm", host_ns=9_000, device_ns=40_000, dims=dims,
-                   types=[BF16, BF16])  # fmt: skip
-    builder.launch("aten::add", kernel="elementwise_kernel<add>", host_ns=9_000, device_ns=10_000,
-                   dims=dims, types=["float", "float"])  # fmt: skip
-    builder.launch("aten::copy_", kernel="copy_kernel", host_ns=9_000, device_ns=5_000,
-                   dims=dims, types=["float", "float"])  # fmt: skip
+    builder.launch(
+        "aten::mm", kernel="gemm", host_ns=9_000, device_ns=40_000, dims=dims, types=[BF16, BF16]
+    )
+    builder.launch(
+        "aten::add",
+        kernel="elementwise_kernel<add>",
+        host_ns=9_000,
+        device_ns=10_000,
+        dims=dims,
+        types=["float", "float"],
+    )
+    builder.launch(
+        "aten::copy_",
+        kernel="copy_kernel",
+        host_ns=9_000,
+        device_ns=5_000,
+        dims=dims,
+        types=["float", "float"],
+    )
     return analyze(builder.write(folder / "trace.json"))
 
 
@@ -45,8 +58,10 @@ def axes(text: str) -> tuple[dict[float, float], dict[float, float]]:
         float(at): float(label.replace(",", ""))
         for at, _, label in re.findall(ticks.format("x"), text)
     }
-    y = {float(at) - 4: float(label.replace(",", "")) * 1e12
-         for _, at, label in re.findall(ticks.format("y"), text)}  # fmt: skip
+    y = {
+        float(at) - 4: float(label.replace(",", "")) * 1e12
+        for _, at, label in re.findall(ticks.format("y"), text)
+    }
     return x, y
 
 

@@ -25,10 +25,16 @@ def large(report: Report) -> Report:
     (group,) = found.groups
     last = LastRank(rank=1017, n=1280, late_ns=10**10, why="compute")
     groups = tuple(
-        replace(group, kind="reduce-scatter", group=f"dp{n}", n=1280, last=(last,),
-                ranks=tuple(range(n, 1000, 100)))
+        replace(
+            group,
+            kind="reduce-scatter",
+            group=f"dp{n}",
+            n=1280,
+            last=(last,),
+            ranks=tuple(range(n, 1000, 100)),
+        )
         for n in range(50)
-    )  # fmt: skip
+    )
     return replace(
         many_ranks(report, 1000, 20),
         collectives=replace(found, groups=groups),

@@ -19,8 +19,12 @@ def test_findings_are_visible_and_tables_are_folded() -> None:
     assert "train.py:31" in opened
     assert "volta_sgemm" not in opened
     assert re.findall("<summary>(.*?)</summary>", text) == [
-        "Operators", "Kernels", "Details", "Recording", "3 checks skipped",
-    ]  # fmt: skip
+        "Operators",
+        "Kernels",
+        "Details",
+        "Recording",
+        "3 checks skipped",
+    ]
 
 
 def test_every_fold_is_closed_and_has_room_for_markdown_within() -> None:

@@ -149,8 +149,10 @@ def test_a_finding_is_a_result_on_its_source_line_with_level_rank_and_cost() -> 
     assert first["rank"] == pytest.approx(65e6 / breakdown.per_step_ns * 100, abs=0.01)
     assert first["properties"]["confidence"] == "high"
     assert first["properties"]["cost"] == {
-        "ns": 390_000_000, "per_step_ns": 65_000_000, "basis": "upper-bound",
-    }  # fmt: skip
+        "ns": 390_000_000,
+        "per_step_ns": 65_000_000,
+        "basis": "upper-bound",
+    }
     other, holder = second["relatedLocations"]
     assert other["physicalLocation"]["region"]["startLine"] == 7
     (chain,) = report.findings[1].holders
@@ -161,8 +163,11 @@ def test_skipped_checks_and_faults_are_notifications() -> None:
     found = run(reports.gpu_report())
     notes = found["invocations"][0]["toolExecutionNotifications"]
     assert [(each["associatedRule"]["id"], each["level"]) for each in notes] == [
-        ("SYN001", "note"), ("DAT003", "note"), ("MEM002", "note"), ("PRF001", "note"),
-    ]  # fmt: skip
+        ("SYN001", "note"),
+        ("DAT003", "note"),
+        ("MEM002", "note"),
+        ("PRF001", "note"),
+    ]
     assert "The recording has no stacks." in notes[0]["message"]["text"]
     assert {result["ruleId"] for result in found["results"]} == {"DAT001", "MEM001"}
 
@@ -286,8 +291,10 @@ def test_the_call_stack_of_a_finding_is_its_code_flow(
     check(waited)
     results = {result["ruleId"]: result for result in waited["runs"][0]["results"]}
     assert frames(results["SYN001"]) == [
-        ("train.py", 5, "main"), ("train.py", 12, "train_step"), ("losses.py", 3, "log"),
-    ]  # fmt: skip
+        ("train.py", 5, "main"),
+        ("train.py", 12, "train_step"),
+        ("losses.py", 3, "log"),
+    ]
 
 
 def test_an_allocation_site_has_its_recorded_stack() -> None:

@@ -126,16 +126,27 @@ def crowded_report() -> Report:
     report = reports.gpu_report()
     where = Location("/home/me/project/lib/a_rather_long_name_of_a_module.py", 1234, "forward")
     costly = replace(
-        report.findings[0], locations=(where,), name="unfused-optimizer", fix="Fuse it. " * 20,
+        report.findings[0],
+        locations=(where,),
+        name="unfused-optimizer",
+        fix="Fuse it. " * 20,
         cost=replace(report.findings[0].cost, basis="estimate"),
-    )  # fmt: skip
+    )
     fault = replace(reports.no_stacks(), severity="warning", message="Device work is lost, " * 12)
     parts = reports.breakdown(
-        6, on_device=True, compute=600 * reports.MS, copy=30 * reports.MS,
-        idle_data=340 * reports.MS, idle_sync=20 * reports.MS, idle_allocator=20 * reports.MS,
-        communication=24 * reports.MS, idle_launch=4 * reports.MS, idle_device=3 * reports.MS,
-        idle_unknown=2 * reports.MS, idle_host=reports.MS,
-    )  # fmt: skip
+        6,
+        on_device=True,
+        compute=600 * reports.MS,
+        copy=30 * reports.MS,
+        idle_data=340 * reports.MS,
+        idle_sync=20 * reports.MS,
+        idle_allocator=20 * reports.MS,
+        communication=24 * reports.MS,
+        idle_launch=4 * reports.MS,
+        idle_device=3 * reports.MS,
+        idle_unknown=2 * reports.MS,
+        idle_host=reports.MS,
+    )
     note = replace(reports.no_stacks(), message="The profiler lost some of its buffers. " * 4)
     return replace(
         report,

@@ -52,15 +52,29 @@ class Cluster:
         self.address = f"tcp://127.0.0.1:{port}"
         self.workers: list[subprocess.Popen[bytes]] = []
         self.scheduler = self._start(
-            "scheduler", "--host", "127.0.0.1", "--port", str(port), "--no-dashboard",
-            "--scheduler-file", str(self.file),
-        )  # fmt: skip
+            "scheduler",
+            "--host",
+            "127.0.0.1",
+            "--port",
+            str(port),
+            "--no-dashboard",
+            "--scheduler-file",
+            str(self.file),
+        )
 
     def add_worker(self) -> "subprocess.Popen[bytes]":
         worker = self._start(
-            "worker", self.address, "--no-nanny", "--no-dashboard", "--nthreads", "1",
-            "--host", "127.0.0.1", "--local-directory", str(self.folder),
-        )  # fmt: skip
+            "worker",
+            self.address,
+            "--no-nanny",
+            "--no-dashboard",
+            "--nthreads",
+            "1",
+            "--host",
+            "127.0.0.1",
+            "--local-directory",
+            str(self.folder),
+        )
         self.workers.append(worker)
         return worker
 

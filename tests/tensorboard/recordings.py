@@ -26,8 +26,13 @@ def gpu_training(*, rank: int | None = None, reduce_ns: int = REDUCE_NS) -> Trac
                     b.launch("aten::relu", kernel="relu", host_ns=20_000, device_ns=RELU_NS)
                 b.free(block)
                 with b.annotation("nccl:_all_reduce_base"):
-                    b.launch("c10d::allreduce_", kernel="ncclDevKernel_AllReduce_Sum_f32",
-                             host_ns=20_000, device_ns=reduce_ns, stream=20)  # fmt: skip
+                    b.launch(
+                        "c10d::allreduce_",
+                        kernel="ncclDevKernel_AllReduce_Sum_f32",
+                        host_ns=20_000,
+                        device_ns=reduce_ns,
+                        stream=20,
+                    )
                 b.item()
             name = f"ProfilerStep#{number}"
             b.work("gpu_user_annotation", name, b.now_ns - start_ns, at_ns=start_ns)

@@ -39,8 +39,10 @@ def test_files_of_one_process_are_one_recording(
     assert set(found) == {"host_1.17", "host_2.18"}
     assert (found["host_1.17"].kind, found["host_1.17"].n_bytes) == ("trace", 10)
     assert [Path(path).suffixes[-3] for path in found["host_1.17"].paths] == [
-        ".trace", ".snapshot", ".memory",
-    ]  # fmt: skip
+        ".trace",
+        ".snapshot",
+        ".memory",
+    ]
     assert found["host_2.18"].kind == "snapshot"
     assert {each.run for each in found.values()} == {"train"}
     assert len({each.run_id for each in found.values()}) == 1

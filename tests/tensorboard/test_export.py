@@ -58,8 +58,11 @@ def test_every_step_is_a_point_at_its_number(trained: Report, tmp_path: Path) ->
 
 def test_figures_of_a_recording_are_those_of_its_report(trained: Report, tmp_path: Path) -> None:
     (path,) = write([trained], tmp_path)
-    found = {tag: float(values[0][1]) for tag, values in read(path.parent).items()
-             if tag.startswith("profkit_recordings/")}  # fmt: skip
+    found = {
+        tag: float(values[0][1])
+        for tag, values in read(path.parent).items()
+        if tag.startswith("profkit_recordings/")
+    }
     assert found["profkit_recordings/peak_bytes_cuda_0"] == 4 * MB
     severities = [finding.severity for finding in trained.findings]
     for name in ("error", "warning", "note"):
@@ -99,14 +102,14 @@ def test_memory_samples_and_snapshots_are_exported(tmp_path: Path) -> None:
     memory = monitored.summary.memory
     assert memory is not None
     exported = {
-        (point.step, point.value) for point in build_points(monitored, 0)
+        (point.step, point.value)
+        for point in build_points(monitored, 0)
         if point.tag == "profkit_memory/host_rss_bytes"
-    }  # fmt: skip
+    }
     assert exported
     assert exported == {
-        (step.step, step.host_rss_bytes) for step in memory.steps
-        if step.host_rss_bytes is not None
-    }  # fmt: skip
+        (step.step, step.host_rss_bytes) for step in memory.steps if step.host_rss_bytes is not None
+    }
     snapshot = SnapshotBuilder()
     snapshot.alloc(64 * MB)
     report = analyze(snapshot.write(tmp_path / "s.snapshot.pickle"))

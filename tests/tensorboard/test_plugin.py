@@ -239,9 +239,14 @@ def test_a_thousand_runs_are_listed_fast(tmp_path: Path) -> None:
     ("n", "is_loaded", "is_warned"), [(100, True, True), (99, True, False), (100, False, False)]
 )
 def test_it_warns_of_the_processes_of_torch_tb_profiler(
-    *, n: int, is_loaded: bool, is_warned: bool,
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,
-) -> None:  # fmt: skip
+    *,
+    n: int,
+    is_loaded: bool,
+    is_warned: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     if is_loaded:
         pytest.importorskip("torch_tb_profiler.plugin")
     else:

@@ -13,9 +13,14 @@ KIB = 1024
 
 def leaking(**changes: object) -> LiveBuilder:
     facts: dict[str, object] = {
-        "kind": "tensors", "device": "cpu", "per_step_bytes": 64 * KIB, "bytes": 64 * KIB * 100,
-        "n": 100, "first_step": 101, "last_step": 200,
-    }  # fmt: skip
+        "kind": "tensors",
+        "device": "cpu",
+        "per_step_bytes": 64 * KIB,
+        "bytes": 64 * KIB * 100,
+        "n": 100,
+        "first_step": 101,
+        "last_step": 200,
+    }
     return LiveBuilder(base_bytes=1 << 20).add(Leak(**(facts | changes)))  # type: ignore[arg-type]
 
 

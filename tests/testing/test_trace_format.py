@@ -97,8 +97,11 @@ def test_extras_have_every_other_phase_and_the_vendor_s_own_categories(
     found = events(b, Format(vendor="mtia", extras=True))
     assert {e["ph"] for e in found} >= set("XistfbneCMI")
     assert {e.get("cat") for e in found} >= {"mtia_insight", "mtia_workloadd", "mtia_counters"}
-    types = [e["args"]["Type"] for e in events(b, Format(vendor="xpu", extras=True))
-             if e.get("cat") == "xpu_sync"]  # fmt: skip
+    types = [
+        e["args"]["Type"]
+        for e in events(b, Format(vendor="xpu", extras=True))
+        if e.get("cat") == "xpu_sync"
+    ]
     assert sorted(set(types)) == ["GPU_BARRIER_EXECUTION", "HOST_COMMAND_LIST"]
 
 

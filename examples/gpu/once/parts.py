@@ -121,8 +121,18 @@ def small(setting: Setting) -> tuple[str, ...]:
 
 def pytest(*words: str) -> tuple[str, ...]:
     """The command that runs tests of the repository from another folder."""
-    return (*PYTHON, "-m", "pytest", "-p", "no:cacheprovider", "--rootdir", str(ROOT),
-            "-c", str(ROOT / "pyproject.toml"), *words)  # fmt: skip
+    return (
+        *PYTHON,
+        "-m",
+        "pytest",
+        "-p",
+        "no:cacheprovider",
+        "--rootdir",
+        str(ROOT),
+        "-c",
+        str(ROOT / "pyproject.toml"),
+        *words,
+    )
 
 
 def tests(setting: Setting) -> None:
@@ -141,10 +151,17 @@ def record(setting: Setting, log: str, *names: str) -> None:
     minutes = max(0.0, setting.ends_s - time.monotonic()) / 60
     setting.one(
         log,
-        *PYTHON, str(PROGRAMS / "record.py"), *names, "--device", setting.device,
-        "--out", str(setting.kept("recordings")), "--minutes", f"{minutes:.2f}",
+        *PYTHON,
+        str(PROGRAMS / "record.py"),
+        *names,
+        "--device",
+        setting.device,
+        "--out",
+        str(setting.kept("recordings")),
+        "--minutes",
+        f"{minutes:.2f}",
         limit_s=minutes * 60,
-    )  # fmt: skip
+    )
 
 
 def pairs(setting: Setting) -> None:

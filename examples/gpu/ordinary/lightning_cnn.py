@@ -22,11 +22,13 @@ class Classifier(lightning.LightningModule):
         widths = (3, 64, 128, 256)
         blocks = [
             nn.Sequential(
-                nn.Conv2d(before, after, 3, padding=1), nn.BatchNorm2d(after), nn.ReLU(),
+                nn.Conv2d(before, after, 3, padding=1),
+                nn.BatchNorm2d(after),
+                nn.ReLU(),
                 nn.MaxPool2d(2),
             )
             for before, after in pairwise(widths)
-        ]  # fmt: skip
+        ]
         self.net = nn.Sequential(*blocks, nn.Flatten(), nn.Linear(256 * 16, KINDS))
 
     def training_step(self, batch: list[Tensor], _: int) -> Tensor:

@@ -127,8 +127,17 @@ def _times(truths: Sequence[Truth]) -> str:
             ]
         )
     asked = [truth.is_within for truth in truths if truth.is_within is not None]
-    head = ["program", "problem ms", "fixed ms", "saved ms", "predicted ms", "predicted / saved",
-            "basis", f"within {WITHIN:.0%}", "all findings ms"]  # fmt: skip
+    head = [
+        "program",
+        "problem ms",
+        "fixed ms",
+        "saved ms",
+        "predicted ms",
+        "predicted / saved",
+        "basis",
+        f"within {WITHIN:.0%}",
+        "all findings ms",
+    ]
     count = f"{asked.count(True)} of {len(asked)} measured predictions are within {WITHIN:.0%}."
     return _table(head, rows) + (f"\n{count}\n" if asked else "")
 

@@ -100,9 +100,15 @@ class Session:
                 too_large, failure = [], failure or f"{type(error).__name__}: {error}"
         bare_ms = [run.step_ms for run in bare if run.step_ms is not None]
         run = Run(
-            digest(name, arguments, self._machine), today(), self._machine, arguments, bare_ms,
-            None if watched is bare[-1] else watched.step_ms, failure, too_large,
-        )  # fmt: skip
+            digest(name, arguments, self._machine),
+            today(),
+            self._machine,
+            arguments,
+            bare_ms,
+            None if watched is bare[-1] else watched.step_ms,
+            failure,
+            too_large,
+        )
         self._rows.put(key, run)
         _print(key, run)
         return not failure and not too_large

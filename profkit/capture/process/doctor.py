@@ -130,9 +130,11 @@ def _check_basics(facts: Facts) -> Iterator[Line]:
 
     if facts.torch is None:
         yield Line(
-            "PyTorch", "problem", f"PyTorch cannot be imported: {facts.torch_error}",
+            "PyTorch",
+            "problem",
+            f"PyTorch cannot be imported: {facts.torch_error}",
             "Install it as shown at https://pytorch.org/get-started/locally.",
-        )  # fmt: skip
+        )
     elif _is_older(facts.torch, _MIN_TORCH):
         yield Line(
             "PyTorch",
@@ -176,10 +178,11 @@ def _check_device(facts: Facts, number: int, device: DeviceFacts) -> Line:
     text = f"{device.name}, {format_bytes(device.total_bytes)}, {device.arch}{current}"
     if facts.archs and not _can_run_on(device.arch, facts.archs):
         return Line(
-            topic, "problem",
+            topic,
+            "problem",
             f"{text}: this PyTorch build has kernels for {', '.join(facts.archs)} only.",
             "Install a build of PyTorch for this architecture, usually a newer one.",
-        )  # fmt: skip
+        )
     return Line(topic, "ok", text)
 
 
@@ -220,34 +223,41 @@ def _explain_no_device(facts: Facts) -> Line:
 
     if facts.built_for is None:
         return Line(
-            "GPU", "problem", f"This machine has a GPU ({gpus}), but PyTorch is built for the CPU.",
+            "GPU",
+            "problem",
+            f"This machine has a GPU ({gpus}), but PyTorch is built for the CPU.",
             "Install a CUDA or ROCm build: see https://pytorch.org/get-started/locally.",
-        )  # fmt: skip
+        )
     if facts.visible is not None:
         name, value = facts.visible
         # An empty value and -1 are how a program is made to run on the CPU.
         if not value.strip() or value.strip() == "-1":
             return Line("GPU", "problem", f"{name}={value!r} hides every GPU.", f"Unset {name}.")
         return Line(
-            "GPU", "problem", f"{name}={value!r} names no GPU of this machine ({gpus}).",
+            "GPU",
+            "problem",
+            f"{name}={value!r} names no GPU of this machine ({gpus}).",
             f"Unset {name}, or use one that `nvidia-smi -L` or `rocm-smi` lists.",
-        )  # fmt: skip
+        )
 
     built = facts.built_for.partition(" ")[2].partition(".")[0]
     if facts.driver_cuda and built.isdecimal() and facts.driver_cuda[0] < int(built):
         runs = "{}.{}".format(*facts.driver_cuda)
         return Line(
-            "GPU", "problem",
+            "GPU",
+            "problem",
             f"The driver {facts.driver or ''} runs CUDA up to {runs}, and PyTorch is built for "
             f"{facts.built_for}.",
             f"Update the driver, or install a build of PyTorch for CUDA {facts.driver_cuda[0]}.",
-        )  # fmt: skip
+        )
 
     error = f" Its error: {facts.device_error}" if facts.device_error else ""
     return Line(
-        "GPU", "problem", f"This machine has a GPU ({gpus}), but PyTorch cannot use it.{error}",
+        "GPU",
+        "problem",
+        f"This machine has a GPU ({gpus}), but PyTorch cannot use it.{error}",
         "Check that `nvidia-smi` or `rocm-smi` works, and restart after a driver update.",
-    )  # fmt: skip
+    )
 
 
 def _check_profiling(facts: Facts) -> Iterator[Line]:
@@ -256,22 +266,28 @@ def _check_profiling(facts: Facts) -> Iterator[Line]:
 
     if not facts.kineto:
         yield Line(
-            "profiler", "problem", "This PyTorch is built without Kineto: it cannot record.",
+            "profiler",
+            "problem",
+            "This PyTorch is built without Kineto: it cannot record.",
             "Install an official build.",
-        )  # fmt: skip
+        )
     elif facts.devices and not facts.records_devices:
         yield Line(
-            "profiler", "problem", "torch.profiler records the CPU, but not the GPU.",
+            "profiler",
+            "problem",
+            "torch.profiler records the CPU, but not the GPU.",
             "Install a build of PyTorch with CUPTI (CUDA) or roctracer (ROCm).",
-        )  # fmt: skip
+        )
     else:
         yield Line("profiler", "ok", f"records the CPU{' and the GPU' if facts.devices else ''}")
 
     for name in facts.injectors:
         yield Line(
-            "profiler", "note", f"{name} is set: another tool may be using the GPU's profiler.",
+            "profiler",
+            "note",
+            f"{name} is set: another tool may be using the GPU's profiler.",
             "Run without it: only one of the two can record the GPU.",
-        )  # fmt: skip
+        )
 
 
 def _check_surroundings(facts: Facts) -> Iterator[Line]:
@@ -279,15 +295,19 @@ def _check_surroundings(facts: Facts) -> Iterator[Line]:
 
     if facts.folder_error:
         yield Line(
-            "traces", "problem", f"{facts.folder} cannot be written: {facts.folder_error}.",
+            "traces",
+            "problem",
+            f"{facts.folder} cannot be written: {facts.folder_error}.",
             "Set PROFKIT_DIR to a writable folder.",
-        )  # fmt: skip
+        )
     elif facts.free_bytes < _MIN_FREE_BYTES:
         free = format_bytes(facts.free_bytes)
         yield Line(
-            "traces", "note", f"Only {free} is free in {facts.folder}.",
+            "traces",
+            "note",
+            f"Only {free} is free in {facts.folder}.",
             "Free some space, or set PROFKIT_DIR to another folder.",
-        )  # fmt: skip
+        )
     else:
         yield Line("traces", "ok", f"{facts.folder}, {format_bytes(facts.free_bytes)} free")
 

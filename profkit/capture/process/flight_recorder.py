@@ -68,9 +68,7 @@ def write(trace: str | Path, *, is_end: bool = False, stopped_by: str = "") -> s
         )
 
         # The dumps are JSON already, and large: they are not parsed again.
-        text = b'{"%s":%s,"%s":[%s]}' % (
-            ABOUT.encode(), about, DUMPS.encode(), b",".join(dumps)
-        )  # fmt: skip
+        text = b'{"%s":%s,"%s":[%s]}' % (ABOUT.encode(), about, DUMPS.encode(), b",".join(dumps))
         with files.atomic_path(target) as partial:
             partial.write_bytes(igzip.compress(text))
     except Exception as error:  # noqa: BLE001  (no error of ours may end the user's program)

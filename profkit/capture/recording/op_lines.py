@@ -317,10 +317,18 @@ def _add(walk: _Walk, node: Any, name: str, site: _Site) -> _Entry:  # noqa: ANN
     external_id = node.correlation_id
     if external_id <= 0:
         external_id = -1
+
     entry = _Entry(
-        node.start_time_ns, node.end_time_ns, name, node.start_tid, external_id,
-        site.frame, site.module, site.in_library, backward=site.backward,
-    )  # fmt: skip
+        node.start_time_ns,
+        node.end_time_ns,
+        name,
+        node.start_tid,
+        external_id,
+        site.frame,
+        site.module,
+        site.in_library,
+        backward=site.backward,
+    )
     walk.entries.append(entry)
     return entry
 

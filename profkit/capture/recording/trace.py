@@ -125,8 +125,15 @@ class TraceCapture(wrappers.CaptureBlock):
     """
 
     __slots__ = (
-        "_entered", "_n_steps", "_name", "_report", "_settings", "_steps", "flight", "path",
-    )  # fmt: skip
+        "_entered",
+        "_n_steps",
+        "_name",
+        "_report",
+        "_settings",
+        "_steps",
+        "flight",
+        "path",
+    )
 
     def __init__(self, name: str | None, settings: _Settings, steps: StepKind) -> None:
         self._name = name

@@ -130,9 +130,13 @@ class RecordingWindows:
     def drop_all(self) -> None:
         """Stop and free everything, whatever fails meanwhile."""
         for action in (
-            self.close_region, self.discard_ready, self.stop_main, self.stop_lines,
-            self.drop_main, self.drop_lines,
-        ):  # fmt: skip
+            self.close_region,
+            self.discard_ready,
+            self.stop_main,
+            self.stop_lines,
+            self.drop_main,
+            self.drop_lines,
+        ):
             with contextlib.suppress(Exception):
                 action()
         self.main = self.lines = None

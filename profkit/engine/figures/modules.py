@@ -110,9 +110,14 @@ class _Times:
 
     def __iter__(self) -> Iterator[Int64s]:
         return iter(
-            (self.n_calls, self.host_ns, self.device_ns, self.host_in_steps_ns,
-             self.device_in_steps_ns)
-        )  # fmt: skip
+            (
+                self.n_calls,
+                self.host_ns,
+                self.device_ns,
+                self.host_in_steps_ns,
+                self.device_in_steps_ns,
+            )
+        )
 
 
 def _without_calls(ctx: Context) -> ModuleTree | None:

@@ -69,9 +69,14 @@ def select_timed_work(ctx: Context) -> TimedWork:
             n_bytes[place] = size * work.n_untyped[is_timed][place]
 
     return TimedWork(
-        rows, work.flops[is_timed], n_bytes, work.kind[is_timed], time_ns[rows], kernel[rows],
+        rows,
+        work.flops[is_timed],
+        n_bytes,
+        work.kind[is_timed],
+        time_ns[rows],
+        kernel[rows],
         main_kernel[rows],
-    )  # fmt: skip
+    )
 
 
 def _kernels_of(ctx: Context, rows: Rows) -> tuple[Int32s, Int32s]:

@@ -63,8 +63,16 @@ def build_server(root: Path) -> MCPServer:
     )
 
     tools = Tools(Recordings(root))
-    for tool in (tools.recordings, tools.open, tools.findings, tools.finding, tools.table,
-                 tools.events, tools.compare, tools.what_if):  # fmt: skip
+    for tool in (
+        tools.recordings,
+        tools.open,
+        tools.findings,
+        tools.finding,
+        tools.table,
+        tools.events,
+        tools.compare,
+        tools.what_if,
+    ):
         server.add_tool(
             _answering(tool),
             description=inspect.getdoc(tool),
@@ -140,9 +148,12 @@ class Tools:
         idents = finding_ids(findings)
         rows = [_summarize(report, *pair) for pair in zip(findings, idents, strict=True)]
         return _rows(
-            rows[start:], start, len(rows),
-            path=self._recordings.shown(report.source.path), headline=headline(report),
-        )  # fmt: skip
+            rows[start:],
+            start,
+            len(rows),
+            path=self._recordings.shown(report.source.path),
+            headline=headline(report),
+        )
 
     def finding(self, finding: str, path: str = "", budget_bytes: int = _BUDGET_BYTES) -> bytes:
         """Explain one finding: lines, events, calls, evidence, and how to fix it.

@@ -49,22 +49,26 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     # argparse formats help texts by %: a percent sign is doubled.
     group = parser.getgroup("profkit", "profkit: what tests cost")
     group.addoption(
-        "--profkit", action="store_true",
+        "--profkit",
+        action="store_true",
         help="Record every test, not only tests with the mark profkit or the fixture "
         "profkit_trace.",
-    )  # fmt: skip
+    )
     group.addoption(
         "--profkit-save", metavar="FILE", help="Write the figures of the recorded tests to FILE."
     )
     group.addoption(
-        "--profkit-compare", metavar="FILE",
+        "--profkit-compare",
+        metavar="FILE",
         help="Compare with the figures in FILE, which --profkit-save wrote.",
-    )  # fmt: skip
+    )
     group.addoption(
-        "--profkit-fail", metavar="FIGURE:MORE", action="append",
+        "--profkit-fail",
+        metavar="FIGURE:MORE",
+        action="append",
         help="Fail a test if a figure exceeds its value in the compared FILE by more than MORE, "
         "such as gpu_ms:5%% or syncs:0; can be repeated.",
-    )  # fmt: skip
+    )
     group.addoption(
         "--profkit-dir",
         metavar="DIR",

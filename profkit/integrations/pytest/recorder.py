@@ -78,8 +78,10 @@ class Recorder:
         self._nodeid = nodeid
         self._options = options
         self._capture_options: dict[str, Any] = {
-            "dir": folder, "quiet": True, "limit": _WITHOUT_LIMIT
-        }  # fmt: skip
+            "dir": folder,
+            "quiet": True,
+            "limit": _WITHOUT_LIMIT,
+        }
         self._recorded: list[TraceCapture | Idle | StepLoop[Any]] = []
         self._monitored: list[Memory | IdleMemory] = []
         self._reports: list[Report] = []

@@ -202,8 +202,10 @@ class AnalysisQueue:
         paths = (str(Path(folder).absolute()) for folder in sys.path if folder)
         # No analysis uses NumPy's linear algebra, whose threads wait busily for work at first.
         environment = {
-            "OPENBLAS_NUM_THREADS": "1", **os.environ, "PYTHONPATH": os.pathsep.join(paths)
-        }  # fmt: skip
+            "OPENBLAS_NUM_THREADS": "1",
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(paths),
+        }
 
         process = subprocess.Popen(  # noqa: S603  (our own module, by our own interpreter)
             [sys.executable, "-m", self._worker, str(draft), *task.arguments],

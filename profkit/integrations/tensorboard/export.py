@@ -301,10 +301,11 @@ def _name_runs(paths: list[str]) -> list[str]:
     folders = [Path(path).absolute().parent for path in paths]
     names = Counter(folder.name for folder in set(folders))
     return [
-        safe(folder.name) if names[folder.name] == 1
+        safe(folder.name)
+        if names[folder.name] == 1
         else f"{safe(folder.parent.name)}/{safe(folder.name)}"
         for folder in folders
-    ]  # fmt: skip
+    ]
 
 
 def safe(name: str) -> str:

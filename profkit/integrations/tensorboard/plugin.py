@@ -155,10 +155,10 @@ class ProfkitPlugin(base_plugin.TBPlugin):  # type: ignore[misc]  # TensorBoard 
             "kind": recording.kind,
             "bytes": recording.n_bytes,
             "modified_ms": recording.modified_ns // 1_000_000,
-            **self._progress(_plan_analysis(recording).key),
+            **self._describe_progress(_plan_analysis(recording).key),
         }
 
-    def _progress(self, key: str, state: TaskState | None = None) -> dict[str, Any]:
+    def _describe_progress(self, key: str, state: TaskState | None = None) -> dict[str, Any]:
         """Return the progress of a task; once it is ready, its answer."""
         state = state or self._queue.state(key)
         if state.stage != "ready":
@@ -171,8 +171,9 @@ class ProfkitPlugin(base_plugin.TBPlugin):  # type: ignore[misc]  # TensorBoard 
 
         # The result may have been removed between the two looks at the cache.
         answer = self._read_answer(key) or {
-            "error": "The result was removed from the cache.", "hint": "Open the recording again.",
-        }  # fmt: skip
+            "error": "The result was removed from the cache.",
+            "hint": "Open the recording again.",
+        }
         return {**answer, "stage": "failed" if answer["error"] else "ready", "can_retry": False}
 
     def _read_answer(self, key: str) -> dict[str, Any] | None:
@@ -203,7 +204,7 @@ class ProfkitPlugin(base_plugin.TBPlugin):  # type: ignore[misc]  # TensorBoard 
 
         task = _plan_analysis(recording)
         state = self._queue.submit(task, urgent=True, retry="again" in request.args)
-        answer = {**self._describe(recording), **self._progress(task.key, state)}
+        answer = {**self._describe(recording), **self._describe_progress(task.key, state)}
         if answer["stage"] == "ready":
             answer["paths"] = [visible(path) for path in recording.paths]
             answer["tab"] = self._raw(task.key, "tab.json")
@@ -228,15 +229,18 @@ class ProfkitPlugin(base_plugin.TBPlugin):  # type: ignore[misc]  # TensorBoard 
             return _UNKNOWN
         task = self._plan_job(recording)
         state = self._queue.submit(task, urgent=True, retry="again" in request.args)
-        return self._progress(task.key, state), 200
+        return self._describe_progress(task.key, state), 200
 
     def _plan_job(self, recording: DiscoveredRecording) -> Task:
         """Return the analysis of all traces of a run, with the trace of this recording first."""
         traces = sorted(
-            (trace for trace in self._scanner.found.recordings
-             if trace.run_id == recording.run_id and trace.kind == "trace" and trace != recording),
+            (
+                trace
+                for trace in self._scanner.found.recordings
+                if trace.run_id == recording.run_id and trace.kind == "trace" and trace != recording
+            ),
             key=lambda trace: trace.paths,
-        )  # fmt: skip
+        )
         ranks = [recording, *traces[: _MAX_RANKS - 1]]
         key = key_of("ranks", *(rank.state for rank in ranks))
         return Task(key, ("ranks", *(rank.paths[0] for rank in ranks)))
@@ -252,7 +256,7 @@ class ProfkitPlugin(base_plugin.TBPlugin):  # type: ignore[misc]  # TensorBoard 
         )
         state = self._queue.submit(task, urgent=True, retry="again" in request.args)
 
-        answer = self._progress(task.key, state)
+        answer = self._describe_progress(task.key, state)
         if answer["stage"] == "ready":
             answer["difference"] = self._raw(task.key, "difference.json")
             answer["tab"] = self._raw(task.key, "tab.json")
@@ -262,7 +266,7 @@ class ProfkitPlugin(base_plugin.TBPlugin):  # type: ignore[misc]  # TensorBoard 
         """Return the report, if there is one that can be compared, else the recording."""
         key = _plan_analysis(recording).key
         # The blocks of a snapshot are not in its report.
-        if recording.kind == "snapshot" or self._progress(key)["stage"] != "ready":
+        if recording.kind == "snapshot" or self._describe_progress(key)["stage"] != "ready":
             return recording.paths[0]
         return self._cache.path(key, "report.json")
 

@@ -51,9 +51,12 @@ def find_misreadings(ctx: Context, report: Report) -> tuple[Misreading, ...]:
     if not ctx.has_trace or not ctx.has_device_work:
         return ()
     return (
-        *_check_operators(ctx), *_check_steps(ctx), *_check_communication(ctx, report),
-        *_check_copies(report), *_check_occupancy(ctx),
-    )  # fmt: skip
+        *_check_operators(ctx),
+        *_check_steps(ctx),
+        *_check_communication(ctx, report),
+        *_check_copies(report),
+        *_check_occupancy(ctx),
+    )
 
 
 def _check_operators(ctx: Context) -> Iterator[Misreading]:

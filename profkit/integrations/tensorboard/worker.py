@@ -141,10 +141,15 @@ _TASKS: Final = {"analyze": analyze, "ranks": analyze_ranks, "compare": compare_
 def _build_tables(difference: Difference) -> Iterator[dict[str, Any]]:
     """Return the tables of a comparison, for ``sortableTable`` of ``elements.js``."""
     figures = [
-        [label(figure), amount(figure.before, figure.unit), amount(figure.after, figure.unit),
-         signed(figure), share_of(figure)]
+        [
+            label(figure),
+            amount(figure.before, figure.unit),
+            amount(figure.after, figure.unit),
+            signed(figure),
+            share_of(figure),
+        ]
         for figure in difference.figures
-    ]  # fmt: skip
+    ]
     titles = ("Figure", "Before", "After", "Change", "Relative")
     if figures:
         columns = [{"title": title, "kind": "text"} for title in titles]
@@ -155,10 +160,16 @@ def _build_tables(difference: Difference) -> Iterator[dict[str, Any]]:
         unit = next((change.unit for change in changes if change.unit), "ns")
         per_step = "per step" if any(change.per_step for change in changes) else ""
         rows = [
-            [subject_of(change), change.status, change.before, change.after, change.delta,
-             _place(change)]
+            [
+                subject_of(change),
+                change.status,
+                change.before,
+                change.after,
+                change.delta,
+                _place(change),
+            ]
             for change in changes
-        ]  # fmt: skip
+        ]
         if rows:
             numeric = ("Before", "After", "Change")
             columns = [

@@ -87,30 +87,42 @@ def define_idle(report: Report) -> Table:
     causes = (
         _IdleCause(device, idle) for device in report.summary.devices for idle in device.idle_causes
     )
-    return Table(
-        "idle", "Idle time of devices", _IDLE_COLUMNS, tuple(causes), word="idle time"
-    )  # fmt: skip
+    return Table("idle", "Idle time of devices", _IDLE_COLUMNS, tuple(causes), word="idle time")
 
 
 def define_copies(report: Report) -> Table:
     """Define the table of copies."""
     return Table(
-        "copies", "Copies", _COPY_COLUMNS, report.summary.copies, sorted_by="total", word="copy",
+        "copies",
+        "Copies",
+        _COPY_COLUMNS,
+        report.summary.copies,
+        sorted_by="total",
+        word="copy",
         exported="kind n_calls total_ns per_step_ns bytes",
-    )  # fmt: skip
+    )
 
 
 def define_syncs(report: Report) -> Table:
     """Define the table of calls that synchronize."""
     return Table(
-        "syncs", "Syncs", _SYNC_COLUMNS, report.summary.syncs, word="sync",
+        "syncs",
+        "Syncs",
+        _SYNC_COLUMNS,
+        report.summary.syncs,
+        word="sync",
         exported="call n_calls total_ns per_step_ns",
-    )  # fmt: skip
+    )
 
 
 def define_sync_sites(report: Report) -> Table:
     """Define the table of the source lines that synchronize."""
     return Table(
-        "sync_sites", "Syncs by source line", _SYNC_SITE_COLUMNS, report.summary.sync_sites or (),
-        sorted_by="calls", word="sync", exported="operation allowed_reason n_calls location",
-    )  # fmt: skip
+        "sync_sites",
+        "Syncs by source line",
+        _SYNC_SITE_COLUMNS,
+        report.summary.sync_sites or (),
+        sorted_by="calls",
+        word="sync",
+        exported="operation allowed_reason n_calls location",
+    )

@@ -67,12 +67,22 @@ def _list_rows(report: Report) -> Iterator[_Row]:
     path = report.source.path
     for number, finding in enumerate((*report.findings, *report.health), start=1):
         yield _Row(
-            finding.rule, finding.severity, finding.message, finding.fix, path, number,
-            finding.name, finding.confidence, finding.title,
+            finding.rule,
+            finding.severity,
+            finding.message,
+            finding.fix,
+            path,
+            number,
+            finding.name,
+            finding.confidence,
+            finding.title,
             # The first location is the main one.
             finding.locations[0] if finding.locations else None,
-            finding.n, finding.cost, _list_holders(finding),
-        )  # fmt: skip
+            finding.n,
+            finding.cost,
+            _list_holders(finding),
+        )
+
     for check in report.unchecked:
         yield _Row(check.rule, "unchecked", check.reason, check.remedy, path)
 

@@ -109,13 +109,15 @@ def define_allocation_sites(allocations: AllocationTable) -> Table:
         Column("bytes", "", "bytes", value="bytes"),
         Column("share", "", "share", OF_ALL, value=allocations.share),
         Column(
-            "text", "", "used for", "inferred from the stack",
+            "text",
+            "",
+            "used for",
+            "inferred from the stack",
             value=lambda site: use_label(site.category),
         ),
-    )  # fmt: skip
-    return Table(
-        "memory-sites", allocations.title, columns, allocations.sites, sorted_by="bytes"
-    )  # fmt: skip
+    )
+
+    return Table("memory-sites", allocations.title, columns, allocations.sites, sorted_by="bytes")
 
 
 def _find_place(site: AllocationSite) -> Location | str:

@@ -80,19 +80,27 @@ def define_path_parts(report: Report) -> Table:
     """Define the table of the kinds of the critical path."""
     path = report.summary.critical_path
     return Table(
-        "critical_path_parts", "Time by kind", _PART_COLUMNS, () if path is None else path.parts,
-        sorted_by="share", exported="kind ns per_step_ns share",
-    )  # fmt: skip
+        "critical_path_parts",
+        "Time by kind",
+        _PART_COLUMNS,
+        () if path is None else path.parts,
+        sorted_by="share",
+        exported="kind ns per_step_ns share",
+    )
 
 
 def define_path_names(report: Report) -> Table:
     """Define the table of the names of the critical path, with their lines."""
     path = report.summary.critical_path
     return Table(
-        "critical_path", "Costliest names", _NAME_COLUMNS, () if path is None else path.entries,
-        sorted_by="share", full_name="name",
+        "critical_path",
+        "Costliest names",
+        _NAME_COLUMNS,
+        () if path is None else path.entries,
+        sorted_by="share",
+        full_name="name",
         exported="kind name ns per_step_ns n_segments share location op module",
-    )  # fmt: skip
+    )
 
 
 def define_path_lines(report: Report) -> Table:
@@ -101,15 +109,16 @@ def define_path_lines(report: Report) -> Table:
     lines = () if path is None else path.lines
     # Without stacks, the rows would be the kinds again.
     with_file = tuple(line for line in lines if line.location.file is not None)
-    return Table(
-        "path-lines", "Costliest lines", _LINE_COLUMNS, with_file, sorted_by="share"
-    )  # fmt: skip
+    return Table("path-lines", "Costliest lines", _LINE_COLUMNS, with_file, sorted_by="share")
 
 
 def define_blocking_calls(report: Report) -> Table:
     """Define the table of the calls that block the host while the path is on a device."""
     path = report.summary.critical_path
     return Table(
-        "path-blocking", "Calls that block the host while the path is on a device", _CALL_COLUMNS,
-        () if path is None else path.blocking, sorted_by="share",
-    )  # fmt: skip
+        "path-blocking",
+        "Calls that block the host while the path is on a device",
+        _CALL_COLUMNS,
+        () if path is None else path.blocking,
+        sorted_by="share",
+    )

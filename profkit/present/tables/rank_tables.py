@@ -132,24 +132,33 @@ def define_ranks(report: Report) -> Table:
         ),
         Column("text", screen="host" if has_hosts else "", value="host"),
         Column(
-            "file", "", "file", screen="",
+            "file",
+            "",
+            "file",
+            screen="",
             value=lambda rank: short_path(rank.file, report.source.path),
         ),
-    )  # fmt: skip
+    )
 
     title = "Ranks, per step" if any(rank.steps_ns for rank in ranks) else "Ranks"
     return Table(
-        "ranks", title, columns, ranks,
+        "ranks",
+        title,
+        columns,
+        ranks,
         exported="host file rank step_ns compute_ns data_wait_ns collective_wait_ns transfer_ns "
         "n_last late_ns offset_ns error_ns",
-    )  # fmt: skip
+    )
 
 
 def define_collectives(report: Report) -> Table:
     """Define the table of the collectives of each kind and group."""
     groups = () if report.collectives is None else report.collectives.groups
     return Table(
-        "collectives", "Collectives", _GROUP_COLUMNS, groups,
+        "collectives",
+        "Collectives",
+        _GROUP_COLUMNS,
+        groups,
         exported="kind group description ranks last_why n wait_ns transfer_ns n_bus_bytes_per_s "
         "last_rank n_last",
-    )  # fmt: skip
+    )

@@ -32,9 +32,10 @@ def lay_out_table(
 
     # Many figures are recorded by some profilers or devices only.
     chosen = [
-        i for i, column in enumerate(columns)
+        i
+        for i, column in enumerate(columns)
         if column.kind in _KINDS or any(row[i] for row in rows)
-    ]  # fmt: skip
+    ]
     # Texts of any length would push the figures after them out of sight.
     chosen[1:] = sorted(chosen[1:], key=lambda i: columns[i].kind in _KINDS)
 

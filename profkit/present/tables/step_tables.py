@@ -41,20 +41,25 @@ def define_steps(report: Report) -> Table:
         Column("ns", "dur_ns", "step time, host" if runs_ahead else "step time", "on the host"),
         Column("ns", "device_start_ns"),
         Column(
-            "ns", "device_dur_ns", "step time, device",
+            "ns",
+            "device_dur_ns",
+            "step time, device",
             "from the completion of the step before to its own",
         ),
         Column("ns", "gpu_busy_ns", "device busy", "any device ran a kernel or copy"),
         Column("ns", "gpu_idle_ns", "device idle", "the rest of the step"),
         Column("ns", "data_wait_ns", "waiting for data", "in a data loader's __next__"),
         Column("ns", "sync_ns", "in syncs", "the host waited for a device"),
-    )  # fmt: skip
+    )
 
     return Table(
-        "steps", "All steps", columns, steps,
+        "steps",
+        "All steps",
+        columns,
+        steps,
         exported="name start_ns dur_ns gpu_busy_ns gpu_idle_ns data_wait_ns sync_ns "
         "device_start_ns device_dur_ns",
-    )  # fmt: skip
+    )
 
 
 def define_step_parts(report: Report) -> Table:

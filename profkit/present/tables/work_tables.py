@@ -167,10 +167,14 @@ _REGION_COLUMNS: Final = (
 def define_categories(report: Report) -> Table:
     """Define the table of categories: of kernels, or without devices of operators."""
     return Table(
-        "categories", categories_title(report), _CATEGORY_COLUMNS, report.summary.categories,
-        sorted_by="total", word="category",
+        "categories",
+        categories_title(report),
+        _CATEGORY_COLUMNS,
+        report.summary.categories,
+        sorted_by="total",
+        word="category",
         exported="kind n_calls total_ns per_step_ns share elementwise_ns",
-    )  # fmt: skip
+    )
 
 
 def define_kernels(report: Report, extremes: Mapping[str, tuple[int, int]] | None = None) -> Table:
@@ -190,12 +194,17 @@ def define_kernels(report: Report, extremes: Mapping[str, tuple[int, int]] | Non
         )
 
     return Table(
-        "kernels", table_title("Kernels", per_step=per_step),
-        (*_KERNEL_TIMES, *ends, *_KERNEL_DETAILS), report.summary.top_kernels, tuple(kernels),
-        sorted_by="per step" if per_step else "total", word="kernel", full_name="name",
+        "kernels",
+        table_title("Kernels", per_step=per_step),
+        (*_KERNEL_TIMES, *ends, *_KERNEL_DETAILS),
+        report.summary.top_kernels,
+        tuple(kernels),
+        sorted_by="per step" if per_step else "total",
+        word="kernel",
+        full_name="name",
         exported="name n_calls total_ns per_step_ns mean_ns share blocks_per_sm occupancy_share op "
         f"module category matmul_units {THROUGHPUT_NAMES} location",
-    )  # fmt: skip
+    )
 
 
 def define_operators(report: Report) -> Table:
@@ -211,10 +220,12 @@ def define_operators(report: Report) -> Table:
         },
         (True, False): {"device in total": f"on {device}", "self in total": "self CPU"},
         (False, True): {
-            "host per step": "per step", "self per step": "self per step", "host in total": "total",
+            "host per step": "per step",
+            "self per step": "self per step",
+            "host in total": "total",
         },
         (False, False): {"host in total": "total", "self in total": "self"},
-    }[on_device, per_step]  # fmt: skip
+    }[on_device, per_step]
 
     columns = with_screen_titles(_OPERATOR_COLUMNS, titles)
     # Where no operator launches work, the time of the work is a column of zeros.
@@ -225,11 +236,16 @@ def define_operators(report: Report) -> Table:
         )
     first = f"{'device' if on_device else 'self'} {'per step' if per_step else 'in total'}"
     return Table(
-        "operators", table_title("Operators", per_step=per_step), columns, report.summary.top_ops,
-        tuple(operators), sorted_by=first, word="operator",
+        "operators",
+        table_title("Operators", per_step=per_step),
+        columns,
+        report.summary.top_ops,
+        tuple(operators),
+        sorted_by=first,
+        word="operator",
         exported="name n_calls total_ns self_ns device_ns per_step_ns self_per_step_ns "
         f"device_per_step_ns {THROUGHPUT_NAMES} location",
-    )  # fmt: skip
+    )
 
 
 def define_modules(report: Report) -> Table:
@@ -250,12 +266,14 @@ def define_modules(report: Report) -> Table:
         }
 
     return Table(
-        "modules", table_title("Modules", per_step=per_step),
-        with_screen_titles(_MODULE_COLUMNS, titles), modules,
+        "modules",
+        table_title("Modules", per_step=per_step),
+        with_screen_titles(_MODULE_COLUMNS, titles),
+        modules,
         exported="name n_modules depth n_calls host_ns self_host_ns device_ns self_device_ns "
         "host_per_step_ns self_host_per_step_ns device_per_step_ns self_device_per_step_ns share "
         f"{THROUGHPUT_NAMES}",
-    )  # fmt: skip
+    )
 
 
 def define_lines(report: Report) -> Table:
@@ -278,12 +296,15 @@ def define_lines(report: Report) -> Table:
     }[on_device, per_step]
 
     return Table(
-        "lines", table_title("Source lines", per_step=per_step),
-        with_screen_titles(_LINE_COLUMNS, titles | {"TFLOP/s": "TFLOP/s"}), lines,
-        sorted_by="device in total" if on_device else "host in total", word="source line",
+        "lines",
+        table_title("Source lines", per_step=per_step),
+        with_screen_titles(_LINE_COLUMNS, titles | {"TFLOP/s": "TFLOP/s"}),
+        lines,
+        sorted_by="device in total" if on_device else "host in total",
+        word="source line",
         exported="n_ops host_ns device_ns host_per_step_ns device_per_step_ns "
         f"{THROUGHPUT_NAMES} location",
-    )  # fmt: skip
+    )
 
 
 def define_functions(report: Report) -> Table:
@@ -292,14 +313,23 @@ def define_functions(report: Report) -> Table:
     title = "Functions" if sampled is None else sampled_title(sampled)
     functions = () if sampled is None else sampled.functions
     return Table(
-        "functions", title, _FUNCTION_COLUMNS, functions, sorted_by="share",
+        "functions",
+        title,
+        _FUNCTION_COLUMNS,
+        functions,
+        sorted_by="share",
         exported="library n_samples time_ns share location",
-    )  # fmt: skip
+    )
 
 
 def define_regions(report: Report) -> Table:
     """Define the table of regions."""
     return Table(
-        "regions", "Regions", _REGION_COLUMNS, report.summary.regions, sorted_by="total",
-        word="region", exported="name n_calls total_ns per_step_ns device_ns",
-    )  # fmt: skip
+        "regions",
+        "Regions",
+        _REGION_COLUMNS,
+        report.summary.regions,
+        sorted_by="total",
+        word="region",
+        exported="name n_calls total_ns per_step_ns device_ns",
+    )

@@ -178,9 +178,15 @@ def build_report_table(
     names = table.full_name
     hints = [getattr(item, names) for item in table.for_people] if names else []
     return build_table(
-        id or table.name, caption or table.title, columns, table.for_people,
-        sorted_by=_capitalize(table.sorted_by), ranges=ranges, hints=hints, word=table.word,
-    )  # fmt: skip
+        id or table.name,
+        caption or table.title,
+        columns,
+        table.for_people,
+        sorted_by=_capitalize(table.sorted_by),
+        ranges=ranges,
+        hints=hints,
+        word=table.word,
+    )
 
 
 def _capitalize(title: str) -> str:

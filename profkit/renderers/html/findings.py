@@ -52,10 +52,16 @@ def build_section(report: Report, options: Options) -> Section:
     ]
     more = _build_more_table(report, options)
     statement = no_findings(report)
-    body = fill("findings.html.j2", cards=cards, rest=more, n=len(report.findings),
-                notes_last=ranking(report.findings).partition("first")[2],
-                statement=statement, is_explained=statement == NO_PROBLEMS,
-                n_unchecked=len(report.unchecked))  # fmt: skip
+    body = fill(
+        "findings.html.j2",
+        cards=cards,
+        rest=more,
+        n=len(report.findings),
+        notes_last=ranking(report.findings).partition("first")[2],
+        statement=statement,
+        is_explained=statement == NO_PROBLEMS,
+        n_unchecked=len(report.unchecked),
+    )
 
     charts = [chart for card in cards for chart in card["growth"]]
     data: dict[str, Any] = {"growth": charts} if charts else {}
@@ -177,8 +183,11 @@ def _long_place(where: Location, options: Options) -> str:
         parts.append(numbered_line(short_path(where.file, options.base), where.line))
     if where.function:
         parts.append(f"in {where.function}")
-    parts += [f"{what} {name}" for what, name in (("op", where.op), ("module", where.module),
-                                                  ("step", where.step)) if name]  # fmt: skip
+    parts += [
+        f"{what} {name}"
+        for what, name in (("op", where.op), ("module", where.module), ("step", where.step))
+        if name
+    ]
     return cell(" · ".join(parts), _MAX_CHARACTERS) or NO_SOURCE_LINE
 
 

@@ -101,6 +101,7 @@ def build_section(report: Report, options: Options) -> Section | None:
 def build_difference_section(graphs: Sequence[FlameDifference], base: str) -> Section:
     """Return the flame graphs of two recordings, coloured by the change between them."""
     ownership = ownership_of(None)
+
     return Section(
         id="flames",
         title="Flame graphs",
@@ -157,8 +158,12 @@ def _pack_graph(
         "packed": pack_columns(
             (
                 np.where(parent_number == NO_ROW, 0, np.arange(len(nodes)) - parent_number),
-                site, flame.own[nodes], flame.total[nodes], flame.n[nodes],
-                order, *(() if before is None else (before[nodes],)),
+                site,
+                flame.own[nodes],
+                flame.total[nodes],
+                flame.n[nodes],
+                order,
+                *(() if before is None else (before[nodes],)),
             ),
             plain=len(nodes) <= _MAX_PLAIN_NODES,
         ),
@@ -177,7 +182,7 @@ def _pack_graph(
             {"label": _STYLES[kind][0], "color": _STYLES[kind][1], "isFolded": kind in _FOLDED}
             for kind in kinds
         ],
-    }  # fmt: skip
+    }
 
 
 def _sum_block_bytes(flame: Flame) -> Int64s:
@@ -227,18 +232,24 @@ def _build_site_table(flame: Flame, base: str) -> SortableTable:
         SortableColumn("Location", "place", lambda site: _place(flame.sites[site], base)),
         SortableColumn("Self", unit, lambda site: int(self_weight[site]), "without what it calls"),
         SortableColumn(
-            "Share", "share", lambda site: int(self_weight[site]) / flame.weight,
+            "Share",
+            "share",
+            lambda site: int(self_weight[site]) / flame.weight,
             "of the whole graph, without what it calls",
         ),
         SortableColumn(
-            "Total", unit, lambda site: int(total[site]),
+            "Total",
+            unit,
+            lambda site: int(total[site]),
             "with all that it calls; recursive calls count once",
         ),
         SortableColumn(
-            "Count", "count", lambda site: int(n[site]),
+            "Count",
+            "count",
+            lambda site: int(n[site]),
             "calls, kernels, copies or blocks that end there",
         ),
-    )  # fmt: skip
+    )
 
     hints = [flame.sites[site].name for site in order]
     return build_table(

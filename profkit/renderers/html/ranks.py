@@ -70,9 +70,12 @@ def build_section(report: Report, options: Options) -> Section | None:
         matched=matched_text(report.collectives),
         unmatched=unmatched_texts(report.collectives),
         tables=tables,
-        **(describe_view(shown, _ID, "Timeline of the ranks", "all-reduce, rank 3")
-           if shown is not None else {}),
-    )  # fmt: skip
+        **(
+            describe_view(shown, _ID, "Timeline of the ranks", "all-reduce, rank 3")
+            if shown is not None
+            else {}
+        ),
+    )
     return Section(_ID, "Ranks", body, scripts=scripts, data=data)
 
 
@@ -95,8 +98,10 @@ def _describe_heat(heat: HeatMap, report: Report) -> dict[str, Any]:
         "steps": [cell(name) for name in names],
         "ranges": [ranges.get(name) for name in names],
         "cells": [
-            [step and [step.rank, numbers[step.step], step.time_ns, step.wait_ns, step.level]
-             for step in row]
+            [
+                step and [step.rank, numbers[step.step], step.time_ns, step.wait_ns, step.level]
+                for step in row
+            ]
             for row in heat.cells
         ],
-    }  # fmt: skip
+    }

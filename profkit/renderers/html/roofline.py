@@ -115,7 +115,9 @@ def build_section(report: Report, options: Options) -> Section | None:
         title="Roofline",
         body=fill(
             "roofline.html.j2",
-            width=_WIDTH, height=_HEIGHT, table=rows,
+            width=_WIDTH,
+            height=_HEIGHT,
+            table=rows,
             of="kernel" if report.summary.top_kernels else "operator",
             has_roofs=bool(flops.peaks or flops.peak_bytes_per_s),
             colors=[(category, _color(category)) for category in categories],
@@ -124,7 +126,7 @@ def build_section(report: Report, options: Options) -> Section | None:
         scripts=(TABLE_SCRIPT, "roofline.js"),
         data={"tables": {rows.id: rows.data}},
         figure=counted(len(works), "kernel" if report.summary.top_kernels else "operator"),
-    )  # fmt: skip
+    )
 
 
 def _find_works(report: Report) -> Iterator[_Work]:
@@ -234,10 +236,12 @@ def _build_dot_table(works: Sequence[_Work]) -> SortableTable:
         SortableColumn("TFLOP/s", "number", "throughput.tflops_per_s"),
         SortableColumn("GB/s", "number", "throughput.gb_per_s"),
         SortableColumn(
-            "Of its roof", "share", "throughput.peak_share",
+            "Of its roof",
+            "share",
+            "throughput.peak_share",
             "of the lower of the two roofs at its intensity; above 1 caches served some",
         ),
-    )  # fmt: skip
+    )
 
     hints = [work.full_name for work in works]
     return build_table(

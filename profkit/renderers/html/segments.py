@@ -52,13 +52,20 @@ def _pack_map(
         "nStreams": int(blocks.stream.max(initial=0)) + 1,
         "packed": pack_columns(
             (
-                blocks.segment_bytes, blocks.n_blocks, blocks.stream,
+                blocks.segment_bytes,
+                blocks.n_blocks,
+                blocks.stream,
                 blocks.is_private * 2 + blocks.is_small.astype(np.int64),
-                blocks.gap_bytes, blocks.n_bytes, blocks.state, place, blocks.use, blocks.at + 1,
+                blocks.gap_bytes,
+                blocks.n_bytes,
+                blocks.state,
+                place,
+                blocks.use,
+                blocks.at + 1,
             ),
             plain=n_blocks <= _MAX_PLAIN_BLOCKS,
         ),
-    }  # fmt: skip
+    }
 
 
 def _list_places(lines: StackLines, line: Int32s, base: str) -> tuple[list[str], Int64s]:

@@ -89,6 +89,9 @@ def _define_module_instances(options: Options) -> Table:
         Column("ns", "op_ns", "operator time", "host time of these operators"),
     )
     return Table(
-        "module_instances", "Module instances in total", columns, instances,
+        "module_instances",
+        "Module instances in total",
+        columns,
+        instances,
         sorted_by="on the device" if on_device else "operator time",
-    )  # fmt: skip
+    )

@@ -189,8 +189,12 @@ def build_drawing(shown: Timeline, levels: Sequence["PackedLevel"], base: str) -
         "endNs": shown.end_ns,
         "lanes": [
             {
-                "kind": lane.kind, "label": cell(lane.label, _MAX_NAME), "firstRow": lane.first_row,
-                "nRows": lane.n_rows, "n": lane.n, "busyNs": lane.busy_ns,
+                "kind": lane.kind,
+                "label": cell(lane.label, _MAX_NAME),
+                "firstRow": lane.first_row,
+                "nRows": lane.n_rows,
+                "n": lane.n,
+                "busyNs": lane.busy_ns,
             }
             for lane in shown.lanes
         ],
@@ -208,7 +212,7 @@ def build_drawing(shown: Timeline, levels: Sequence["PackedLevel"], base: str) -
             {"name": cell(name, _MAX_NAME), "startNs": start, "endNs": end}
             for name, start, end in shown.steps[:MAX_STEPS]
         ],
-    }  # fmt: skip
+    }
 
 
 def _list_sites(
@@ -342,6 +346,7 @@ def fit_levels(shown: Timeline, max_characters: int) -> list[PackedLevel]:
         fitting = _fit_level(shown, level, characters_left, coarser_ns)
         if fitting is None:
             break
+
         # A level as fine as the finest one would only repeat it.
         if place and fitting.level.resolution_ns <= packed[0].level.resolution_ns:
             break
@@ -440,11 +445,14 @@ def _build_lane_table(shown: Timeline) -> SortableTable:
         SortableColumn("Events", "count", "n"),
         SortableColumn("Busy", "ns", "busy_ns", "time that its events cover"),
         SortableColumn(
-            "Share", "share", lambda lane: lane.busy_ns / span_ns,
+            "Share",
+            "share",
+            lambda lane: lane.busy_ns / span_ns,
             "of the time from the first event to the last",
         ),
         SortableColumn(
             "Rows", "count", "n_rows", "nesting depth, or events that run at the same time"
         ),
-    )  # fmt: skip
+    )
+
     return build_table("lanes-table", "All lanes", columns, shown.lanes)

@@ -25,8 +25,13 @@ _TONE_STYLE: Final[dict[Tone, str]] = {"better": "green", "worse": "red", "": ""
 
 def grid(*, show_header: bool = False, gap: int = 1) -> Grid:
     """Return a table without rules, ``gap`` blanks between its columns."""
-    return Grid(box=None, padding=(0, gap, 0, 0), pad_edge=False, show_header=show_header,
-                header_style="bold")  # fmt: skip
+    return Grid(
+        box=None,
+        padding=(0, gap, 0, 0),
+        pad_edge=False,
+        show_header=show_header,
+        header_style="bold",
+    )
 
 
 def fitted(cell: Cell, width: int) -> str:

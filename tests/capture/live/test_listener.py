@@ -386,8 +386,13 @@ def test_a_forked_child_leaves_it_to_its_parent(listening: ProgramListener) -> N
 
 
 def endpoint(folder: Path, **changes: object) -> Path:
-    values = {"job": "a", "host": os.uname().nodename, "pid": os.getpid(), "socket": "/none",
-              "began_ns": 1}  # fmt: skip
+    values = {
+        "job": "a",
+        "host": os.uname().nodename,
+        "pid": os.getpid(),
+        "socket": "/none",
+        "began_ns": 1,
+    }
     return Endpoint(**{**values, **changes}).write(folder)  # type: ignore[arg-type]
 
 

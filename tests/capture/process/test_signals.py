@@ -61,9 +61,12 @@ def ended(folder: Path, source: str, number: int | None) -> tuple[int, str, str,
     (folder / "program.py").write_text(source)
     with subprocess.Popen(
         [sys.executable, "-m", "profkit", "run", "program.py"],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=folder,
         env={**os.environ, "PYTHONPATH": str(Path(profkit.__file__).parents[1])},
-    ) as process:  # fmt: skip
+    ) as process:
         assert process.stdout is not None
         out = ""
         while "ready" not in out:

@@ -134,9 +134,15 @@ def test_what_other_threads_have_begun_ends_before_a_window_is_stopped() -> None
     busy = Allowance(stop=False)
     _, profiler, phases = run(DEFAULT, steps(14, busy))
     assert phases[4:12] == [
-        Phase.RECORD, Phase.RECORD, Phase.RECORD, Phase.DRAIN, Phase.REST, Phase.LINES,
-        Phase.DRAIN_LINES, Phase.OFF,
-    ]  # fmt: skip
+        Phase.RECORD,
+        Phase.RECORD,
+        Phase.RECORD,
+        Phase.DRAIN,
+        Phase.REST,
+        Phase.LINES,
+        Phase.DRAIN_LINES,
+        Phase.OFF,
+    ]
     assert profiler.n_written == 1
 
 
@@ -144,9 +150,20 @@ def test_a_run_records_three_steps_and_then_one_with_stacks() -> None:
     _, profiler, phases = run(DEFAULT, steps(12))
     off, record = Phase.OFF, Phase.RECORD
     assert phases == [
-        off, off, off, Phase.READY, record, record, record, Phase.REST, Phase.LINES, off, off, off,
         off,
-    ]  # fmt: skip
+        off,
+        off,
+        Phase.READY,
+        record,
+        record,
+        record,
+        Phase.REST,
+        Phase.LINES,
+        off,
+        off,
+        off,
+        off,
+    ]
     assert profiler.n_written == 1
 
 

@@ -224,13 +224,22 @@ class _FreedCode:
 
 def test_a_function_whose_code_was_freed_loses_only_its_own_line() -> None:
     op = SimpleNamespace(
-        name="aten::mm", children=[], start_time_ns=2, end_time_ns=3, start_tid=1, correlation_id=7,
+        name="aten::mm",
+        children=[],
+        start_time_ns=2,
+        end_time_ns=3,
+        start_tid=1,
+        correlation_id=7,
         extra_fields=_ExtraFields_TorchOp(sequence_number=-1, scope="FUNCTION", caller=None),
-    )  # fmt: skip
+    )
     call = SimpleNamespace(
-        name="gone", children=[op], start_time_ns=1, end_time_ns=4, start_tid=1,
+        name="gone",
+        children=[op],
+        start_time_ns=1,
+        end_time_ns=4,
+        start_tid=1,
         extra_fields=_ExtraFields_PyCall(callsite=_FreedCode(), caller=_FreedCode()),
-    )  # fmt: skip
+    )
     recording = SimpleNamespace(tree=lambda: [call], thread_ids=lambda _wanted: {})
     lines = op_lines.lines_of(cast("ProfilerRecording", recording), "run")
     assert lines.ops.name == [0]

@@ -30,13 +30,18 @@ def remembered(r: random.Random) -> CaptureInfo | None:
         return None
     compiled = [
         Compiled(
-            number=number(r), code=place(r), is_users=r.random() < 0.5,
-            caller=r.choice([None, place(r)]), start_ns=r.choice([None, r.randint(0, 10**19)]),
-            n_ops=r.choice([None, 0, 3]), again=r.random() < 0.5, reason=r.choice(TEXTS),
+            number=number(r),
+            code=place(r),
+            is_users=r.random() < 0.5,
+            caller=r.choice([None, place(r)]),
+            start_ns=r.choice([None, r.randint(0, 10**19)]),
+            n_ops=r.choice([None, 0, 3]),
+            again=r.random() < 0.5,
+            reason=r.choice(TEXTS),
             failure=r.choice(TEXTS) if r.random() < 0.3 else "",
         )
         for _ in range(r.randint(0, 8))
-    ]  # fmt: skip
+    ]
     breaks = [
         GraphBreak(r.choice(TEXTS), [place(r) for _ in range(r.randint(0, 3))], r.randint(-2, 3))
         for _ in range(r.randint(0, 4))

@@ -41,12 +41,14 @@ def report(tmp_path: Path) -> Report:
 def test_kernels_are_summed_by_their_category(report: Report) -> None:
     found = by_kind(report)
     assert [*found] == ["matmul", "copy", "optimizer"]
-    assert {kind: (each.n_calls, each.total_ns, each.per_step_ns, each.elementwise_ns)
-            for kind, each in found.items()} == {
+    assert {
+        kind: (each.n_calls, each.total_ns, each.per_step_ns, each.elementwise_ns)
+        for kind, each in found.items()
+    } == {
         "matmul": (3, 15_000, 4_000, 0),
         "copy": (2, 6_000, 3_000, 6_000),
         "optimizer": (2, 2_000, 1_000, 2_000),
-    }  # fmt: skip
+    }
     assert found["matmul"].share == pytest.approx(15 / 23)
     kernels = {each.name: each.category for each in report.summary.top_kernels}
     assert (kernels["gemm"], kernels["elementwise_kernel"]) == ("matmul", "optimizer")
@@ -60,20 +62,26 @@ def test_work_within_attention_and_embedding_is_theirs(tmp_path: Path) -> None:
         )
     with builder.op("aten::_scaled_dot_product_attention_math"):
         builder.launch("aten::bmm", kernel="gemm", host_ns=9_000, device_ns=5_000)
-        builder.launch("aten::copy_", kernel="direct_copy_kernel_cuda", host_ns=9_000,
-                       device_ns=3_000)  # fmt: skip
+        builder.launch(
+            "aten::copy_", kernel="direct_copy_kernel_cuda", host_ns=9_000, device_ns=3_000
+        )
     found = by_kind(analyze(builder.write(tmp_path / "trace.json")))
     assert {kind: each.total_ns for kind, each in found.items()} == {
-        "attention": 8_000, "embedding": 1_000
-    }  # fmt: skip
+        "attention": 8_000,
+        "embedding": 1_000,
+    }
 
 
 def test_every_format_shows_them(report: Report) -> None:
     assert "Kernel time: matmul 65%, copy 26%, optimizer 8.7% (elementwise 35%)" in (
         render(report, "text").decode()
     )
-    for shown in (render(report, "text", verbose=True), render(report, "md"),
-                  render(report, "fragment"), render(report, "html")):  # fmt: skip
+    for shown in (
+        render(report, "text", verbose=True),
+        render(report, "md"),
+        render(report, "fragment"),
+        render(report, "html"),
+    ):
         text = shown.decode()
         assert all(each in text for each in ("Kernel time", "optimizer", "8.7%", "15.0 µs"))
     table = render(report, "csv", table="categories").decode().splitlines()
@@ -91,12 +99,14 @@ def test_without_devices_operators_count_with_their_self_time(tmp_path: Path) ->
                 builder.compute("aten::add_", 2_000)
             builder.compute("aten::relu", 3_000)
     found = by_kind(analyze(builder.write(tmp_path / "trace.json")))
-    assert {kind: (each.n_calls, each.total_ns, each.per_step_ns, each.elementwise_ns)
-            for kind, each in found.items()} == {
+    assert {
+        kind: (each.n_calls, each.total_ns, each.per_step_ns, each.elementwise_ns)
+        for kind, each in found.items()
+    } == {
         "matmul": (4, 14_000, 7_000, None),
         "pointwise": (2, 6_000, 3_000, None),
         "optimizer": (2, 4_000, 2_000, None),
-    }  # fmt: skip
+    }
 
 
 def events_of(path: Path) -> list[dict[str, Any]]:

@@ -55,18 +55,27 @@ def test_a_step_is_its_wait_for_data_its_launch_and_its_kernel(tmp_path: Path) -
     ]
     lines = [(line.kind, line.location.line, line.ns, line.n_segments) for line in found.lines]
     assert lines == [
-        ("kernel", 9, 40_000, 2), ("data-wait", 7, 20_000, 2), ("runtime", 9, 8_000, 2),
+        ("kernel", 9, 40_000, 2),
+        ("data-wait", 7, 20_000, 2),
+        ("runtime", 9, 8_000, 2),
         ("operator", 9, 2_000, 2),
-    ]  # fmt: skip
-    names = ["gemm", "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__",
-             "cudaLaunchKernel", "aten::mm"]  # fmt: skip
+    ]
+    names = [
+        "gemm",
+        "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__",
+        "cudaLaunchKernel",
+        "aten::mm",
+    ]
     assert [line.main_name for line in found.lines] == names
     assert [entry.name for entry in found.entries] == names
     assert [entry.location.op for entry in found.entries] == ["aten::mm", None, *2 * ["aten::mm"]]
     (call,) = found.blocking
     assert (call.call, call.location.line, call.ns, call.n_calls) == (
-        "cudaDeviceSynchronize", 12, 40_000, 2
-    )  # fmt: skip
+        "cudaDeviceSynchronize",
+        12,
+        40_000,
+        2,
+    )
     assert (found.unexplained_ns, found.is_explained) == (0, True)
 
 
@@ -285,8 +294,9 @@ def test_lines_and_entries_equal_a_sum_over_single_segments(path: Path) -> None:
             total[0] += ns
             total[1] += 1
     for every, shown, limit in (
-        (entries, found.entries, MAX_ENTRIES), (lines, found.lines, MAX_LINES),
-    ):  # fmt: skip
+        (entries, found.entries, MAX_ENTRIES),
+        (lines, found.lines, MAX_LINES),
+    ):
         assert len(shown) <= limit
         of_known = [each for each in shown if each.kind != "unrecorded"]
         longest = sorted((ns for ns, _ in every.values()), reverse=True)

@@ -64,11 +64,14 @@ def test_layers_of_one_structure_are_one_row(tmp_path: Path) -> None:
     builder = TraceBuilder(stacks=True)
     layers(builder, 3)
     every = report_of(builder, tmp_path).summary.modules
-    assert [(each.name, each.n_modules, each.depth, each.n_calls, each.device_ns) for each in every
-            ] == [
-        ("Net_0", 1, 0, 1, 24_000), ("Block_0…2", 3, 1, 3, 24_000),
-        ("Linear_1…5", 3, 2, 3, 15_000), ("Linear_0…4", 3, 2, 3, 9_000),
-    ]  # fmt: skip
+    assert [
+        (each.name, each.n_modules, each.depth, each.n_calls, each.device_ns) for each in every
+    ] == [
+        ("Net_0", 1, 0, 1, 24_000),
+        ("Block_0…2", 3, 1, 3, 24_000),
+        ("Linear_1…5", 3, 2, 3, 15_000),
+        ("Linear_0…4", 3, 2, 3, 9_000),
+    ]
     assert [each.host_ns for each in every] == [66_000, 66_000, 30_000, 30_000]
     assert [each.self_host_ns for each in every] == [0, 6_000, 30_000, 30_000]
     assert [each.share for each in every] == [1, 1, 15 / 24, 9 / 24]
@@ -101,8 +104,10 @@ def test_modules_recomputed_in_the_backward_pass_are_below_their_module(tmp_path
         builder.launch("aten::mm", kernel="gemm", host_ns=9_000, device_ns=7_000)
     every = report_of(builder, tmp_path).summary.modules
     assert [(each.name, each.depth, each.self_host_ns) for each in every] == [
-        ("Net_0", 0, 0), ("Block_0", 1, 1_500), ("Linear_0", 2, 9_000)
-    ]  # fmt: skip
+        ("Net_0", 0, 0),
+        ("Block_0", 1, 1_500),
+        ("Linear_0", 2, 9_000),
+    ]
     assert every[0].device_ns == 7_000
     assert_exact(every)
 
@@ -114,9 +119,11 @@ def test_a_module_that_two_others_call_is_below_both(tmp_path: Path) -> None:
             builder.compute("aten::embedding", 3_000)
     found = report_of(builder, tmp_path).summary.modules
     assert [(each.name, each.depth, each.host_ns, each.device_ns) for each in found] == [
-        ("Encoder_0", 0, 3_000, None), ("Embedding_0", 1, 3_000, None),
-        ("Decoder_0", 0, 3_000, None), ("Embedding_0", 1, 3_000, None),
-    ]  # fmt: skip
+        ("Encoder_0", 0, 3_000, None),
+        ("Embedding_0", 1, 3_000, None),
+        ("Decoder_0", 0, 3_000, None),
+        ("Embedding_0", 1, 3_000, None),
+    ]
 
 
 def test_many_different_modules_are_bounded_and_still_add_up(tmp_path: Path) -> None:
@@ -144,8 +151,12 @@ def test_every_format_shows_the_tree(tmp_path: Path) -> None:
         layers(builder, 3)
     report = report_of(builder, tmp_path)
     assert "Modules: Linear_1…5 62%, Linear_0…4 38%" in render(report, "text").decode()
-    for shown in (render(report, "text", verbose=True), render(report, "md"),
-                  render(report, "fragment"), render(report, "html")):  # fmt: skip
+    for shown in (
+        render(report, "text", verbose=True),
+        render(report, "md"),
+        render(report, "fragment"),
+        render(report, "html"),
+    ):
         text = shown.decode()
         assert all(each in text for each in ("Modules", "· · Linear_1…5", "15.0 µs", "62%"))
     rows = render(report, "csv", table="modules").decode().splitlines()
@@ -196,8 +207,10 @@ def test_a_recorded_model_has_the_times_of_its_own_trace(tmp_path: Path) -> None
     profiler.export_chrome_trace(str(path))
     every = analyze(path).summary.modules
     assert [(each.name, each.depth, each.n_calls) for each in every] == [
-        ("Sequential_0", 0, 2), ("Layer_0…1", 1, 4), ("Linear_0…1", 2, 4),
-    ]  # fmt: skip
+        ("Sequential_0", 0, 2),
+        ("Layer_0…1", 1, 4),
+        ("Linear_0…1", 2, 4),
+    ]
     assert_exact(every)
     events = raw_events(path)
     # The backward pass belongs to the module too: nodes by the sequence number of the forward pass.

@@ -143,8 +143,11 @@ def test_devices_have_their_activity_in_the_time_of_the_steps(
     found = device.in_steps
     assert found is not None
     assert (found.n_kernels, found.n_memcpy, found.compute_ns, found.memcpy_ns) == (
-        2, 2, 8_000, 10_000
-    )  # fmt: skip
+        2,
+        2,
+        8_000,
+        10_000,
+    )
     assert (found.busy_ns, found.communication_ns) == (18_000, 0)
     assert found.busy_ns + found.idle_ns == sum(length for _, length in steps)
     assert device.n_kernels == 5

@@ -145,8 +145,11 @@ def test_free_memory_is_split_by_whether_it_can_be_released(tmp_path: Path) -> N
     assert device.unreleasable_bytes == 15 * MIB
     (pin,) = device.fragmentation_sites
     assert (pin.location.place, pin.n, pin.bytes, pin.unreleasable_bytes) == (
-        "keep.py:4", 1, 5 * MIB, 15 * MIB,
-    )  # fmt: skip
+        "keep.py:4",
+        1,
+        5 * MIB,
+        15 * MIB,
+    )
 
 
 def test_free_memory_in_a_private_pool_is_neither(tmp_path: Path) -> None:

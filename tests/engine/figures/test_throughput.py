@@ -38,13 +38,20 @@ def report(tmp_path: Path) -> Report:
     builder.launch("aten::mm", kernel="gemm_bf16", host_ns=9_000, device_ns=50_000)
     with builder.op("aten::convolution_backward", dims=[[1, 8, 4, 4], [1, 8, 6, 6], [8, 8, 3, 3]]):
         builder.launch("aten::sum", kernel="reduce", host_ns=9_000, device_ns=1_000)
-    with builder.op("aten::addmm", **{**MATRICES, "dims": [[1024], *MATRICES["dims"]],
-                                      "types": [BF16] * 3}):  # fmt: skip
+    with builder.op(
+        "aten::addmm", **{**MATRICES, "dims": [[1024], *MATRICES["dims"]], "types": [BF16] * 3}
+    ):
         for name in ("split_k", "split_k_reduce"):
             ident = builder.call("LaunchKernel", 2_000)
             builder.kernel(name, 2_000, correlation=ident)
-    builder.launch("aten::relu", kernel="elementwise", host_ns=9_000, device_ns=2_000,
-                   dims=[[1024, 1024]], types=[BF16])  # fmt: skip
+    builder.launch(
+        "aten::relu",
+        kernel="elementwise",
+        host_ns=9_000,
+        device_ns=2_000,
+        dims=[[1024, 1024]],
+        types=[BF16],
+    )
     builder.compute("aten::view", 1_000)
     return report_of(builder, tmp_path)
 
@@ -52,8 +59,9 @@ def report(tmp_path: Path) -> Report:
 def test_calls_with_shapes_are_measured_by_their_kernels(report: Report) -> None:
     found = throughputs(report)
     # The third call has no shapes: its time does not count either.
-    product = Throughput(2, 10_000, 2 << 31, 2 * BYTES, (2 << 31) / 10e-6 / 989.4e12,
-                         2 * BYTES / 10e-6 / 3350e9)  # fmt: skip
+    product = Throughput(
+        2, 10_000, 2 << 31, 2 * BYTES, (2 << 31) / 10e-6 / 989.4e12, 2 * BYTES / 10e-6 / 3350e9
+    )
     assert found["aten::mm"] == product
     assert found["gemm_bf16"] == product
     assert product.tflops_per_s == pytest.approx(429.4967)
@@ -131,8 +139,9 @@ def test_a_product_in_float32_is_measured_by_what_its_kernel_uses(
     kernel: str, share: float | None, tmp_path: Path
 ) -> None:
     builder = TraceBuilder(device_names=(H100,))
-    builder.launch("aten::mm", kernel=kernel, host_ns=9_000, device_ns=10_000,
-                   dims=[[64, 64], [64, 64]])  # fmt: skip
+    builder.launch(
+        "aten::mm", kernel=kernel, host_ns=9_000, device_ns=10_000, dims=[[64, 64], [64, 64]]
+    )
     found = throughputs(report_of(builder, tmp_path))["aten::mm"]
     assert found is not None
     expected = None if share is None else pytest.approx(2 * 64**3 / 10e-6 / (share * 1e12))

@@ -37,8 +37,9 @@ def trained(folder: Path, device: str = H100, *, n_unknown: int = 0, **options: 
                 builder.kernel("gemm", 20_000, correlation=ident)
             with builder.thread(2), builder.op("AddmmBackward0", sequence=number) as node:
                 node.args |= {"Fwd thread id": 1}  # type: ignore[operator]
-                builder.launch("aten::mm", kernel="gemm", host_ns=5_000, device_ns=20_000,
-                               **MATRICES)  # fmt: skip
+                builder.launch(
+                    "aten::mm", kernel="gemm", host_ns=5_000, device_ns=20_000, **MATRICES
+                )
             for _ in range(n_unknown):
                 builder.launch("aten::mm", kernel="gemm", host_ns=2_000, device_ns=10_000)
             builder.synchronize()
@@ -71,8 +72,13 @@ def test_each_precision_counts_with_its_own_peak(tmp_path: Path) -> None:
     builder = TraceBuilder(device_names=(H100,), shapes=True)
     with builder.step():
         builder.launch("aten::mm", kernel="gemm", host_ns=9_000, device_ns=20_000, **MATRICES)
-        builder.launch("aten::mm", kernel="ampere_sgemm_128x64_nn", host_ns=9_000,
-                       device_ns=50_000, dims=MATRICES["dims"])  # fmt: skip
+        builder.launch(
+            "aten::mm",
+            kernel="ampere_sgemm_128x64_nn",
+            host_ns=9_000,
+            device_ns=50_000,
+            dims=MATRICES["dims"],
+        )
         builder.synchronize()
     found = flops_of(analyze(builder.write(tmp_path / "trace.json")))
     least_s = 2**31 / 989.4e12 + 2**31 / 67e12
@@ -82,8 +88,9 @@ def test_each_precision_counts_with_its_own_peak(tmp_path: Path) -> None:
 def test_an_unknown_precision_has_flops_and_no_share(tmp_path: Path) -> None:
     builder = TraceBuilder(device_names=(H100,), shapes=True)
     with builder.step():
-        builder.launch("aten::mm", kernel="gemm", host_ns=9_000, device_ns=20_000,
-                       dims=MATRICES["dims"])  # fmt: skip
+        builder.launch(
+            "aten::mm", kernel="gemm", host_ns=9_000, device_ns=20_000, dims=MATRICES["dims"]
+        )
     found = flops_of(analyze(builder.write(tmp_path / "trace.json")))
     assert (found.flops, found.precision, found.utilization_share) == (1 << 31, None, None)
 
@@ -94,8 +101,10 @@ def test_an_unknown_device_has_figures_without_shares_until_the_user_states_its_
     report = trained(tmp_path, UNKNOWN)
     found = flops_of(report)
     assert (found.flops, found.utilization_share, found.unknown_devices) == (
-        4 << 31, None, (UNKNOWN,)
-    )  # fmt: skip
+        4 << 31,
+        None,
+        (UNKNOWN,),
+    )
     shown = render(report, "text").decode()
     assert "The peak of NVIDIA L4 is not known: state it in `[tool.profkit.peaks]`" in shown
     stated = trained(tmp_path, UNKNOWN, peaks=PEAKS)
@@ -142,8 +151,10 @@ def test_without_a_backward_pass_a_token_takes_a_third(tmp_path: Path) -> None:
     report = analyze(path, tokens_per_step=10, parameters=100)
     found = flops_of(report)
     assert (found.flops, found.model_flops_per_step, found.model_utilization_share) == (
-        0, 2000, None
-    )  # fmt: skip
+        0,
+        2000,
+        None,
+    )
     assert "MFU) is not known" in render(report, "text").decode()
 
 

@@ -203,8 +203,11 @@ def test_inputs_that_torch_does_not_write_are_refused(written: tuple[str, str, s
 
 
 def test_inputs_are_decoded() -> None:
-    given = parse_inputs("[[2,3],[],[[4],[5,6]],[]]", '["float","long int","TensorList","Scalar"]',
-                      '["","","","[True, 2]"]')  # fmt: skip
+    given = parse_inputs(
+        "[[2,3],[],[[4],[5,6]],[]]",
+        '["float","long int","TensorList","Scalar"]',
+        '["","","","[True, 2]"]',
+    )
     assert given is not None
     assert given.tensors == (((2, 3), 4), ((), 8), ((4,), None), ((5, 6), None))
     assert (given.shape(0), given.shape(1), given.shape(2)) == ((2, 3), (), None)

@@ -90,8 +90,11 @@ def test_causal_attention_is_half(tmp_path: Path) -> None:
     profiler.export_chrome_trace(str(tmp_path / "trace.json"))
     trace = load_trace(tmp_path / "trace.json")
     work = measure_op_work(trace.events, build_call_tree(trace.events))
-    attention = [flops for row, flops in zip(work.rows.tolist(), work.flops.tolist(), strict=True)
-                 if "attention" in trace.events.name_of(row)]  # fmt: skip
+    attention = [
+        flops
+        for row, flops in zip(work.rows.tolist(), work.flops.tolist(), strict=True)
+        if "attention" in trace.events.name_of(row)
+    ]
     assert attention == [2 * 8 * 10 * 10 * 32, 8 * 10 * 10 * 32]
 
 
@@ -139,8 +142,11 @@ def test_scaled_products_are_those_that_torch_counts(tmp_path: Path) -> None:
     trace = load_trace(tmp_path / "trace.json")
     work = measure_op_work(trace.events, build_call_tree(trace.events))
     # On the CPU it is a product in float32 within, on a GPU one of its own.
-    products = [int(flops) for row, flops in zip(work.rows.tolist(), work.flops, strict=True)
-                if is_product(trace.events.name_of(row))]  # fmt: skip
+    products = [
+        int(flops)
+        for row, flops in zip(work.rows.tolist(), work.flops, strict=True)
+        if is_product(trace.events.name_of(row))
+    ]
     assert sum(products) == counter.get_total_flops() == 2 * 16 * 32 * 48
 
 

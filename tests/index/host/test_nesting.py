@@ -52,9 +52,8 @@ def nested(
 
 def enclosing(spans: list[tuple[int, int]], i: int) -> int:
     around = [
-        j for j, (start, end) in enumerate(spans)
-        if start < spans[i][0] and spans[i][1] < end
-    ]  # fmt: skip
+        j for j, (start, end) in enumerate(spans) if start < spans[i][0] and spans[i][1] < end
+    ]
     return min(around, key=lambda j: spans[j][1] - spans[j][0]) if around else NO_ROW
 
 

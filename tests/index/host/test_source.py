@@ -209,15 +209,24 @@ def test_what_runs_before_and_after_identifies_operators_of_longer_steps(read: R
     # Sampling follows the first linear, and a clamp the second; lines are counted from 1.
     action = [(5, "aten::linear"), (6, "aten::multinomial"), (7, "aten::linear"), (8, "aten::relu")]
     entries = [(name, -1, line) for line, name in action * 2]
-    nested = [each for i, (name, _, line) in enumerate(entries) for each in
-              ((name, -1, line), (f"{name}_inner", 2 * i, line))]  # fmt: skip
+    nested = [
+        each
+        for i, (name, _, line) in enumerate(entries)
+        for each in ((name, -1, line), (f"{name}_inner", 2 * i, line))
+    ]
     pairs = [(name, f"{name}_inner") for _, name in action]
     assert lent(read, op_lines(nested), [pairs, pairs * 3]) == [[5, 6, 7, 8], [5, 6, 7, 8] * 3]
 
 
 def test_operators_of_equal_name_in_different_parents_differ(read: Read) -> None:
-    lines = op_lines([("aten::linear", -1, 5), ("aten::addmm", 0, 5), ("aten::mlp", -1, 9),
-                      ("aten::addmm", 2, 9)])  # fmt: skip
+    lines = op_lines(
+        [
+            ("aten::linear", -1, 5),
+            ("aten::addmm", 0, 5),
+            ("aten::mlp", -1, 9),
+            ("aten::addmm", 2, 9),
+        ]
+    )
     steps = [[("aten::mlp", "aten::addmm"), ("aten::linear", "aten::addmm")]]
     assert lent(read, lines, steps) == [[9, 5]]
 

@@ -35,9 +35,14 @@ def gloo_calls(n_ranks: int = 2, n: int = 6) -> list[CollectiveCalls]:
     for number in range(n):
         begins = number * 1000 * US
         calls += collective(
-            number, [begins + rank * US for rank in range(n_ranks)], 50 * US, group=NO_GROUP,
-            n_elements=MISSING, element_type="", launched_ns=begins,
-        )  # fmt: skip
+            number,
+            [begins + rank * US for rank in range(n_ranks)],
+            50 * US,
+            group=NO_GROUP,
+            n_elements=MISSING,
+            element_type="",
+            launched_ns=begins,
+        )
     found = [each.calls for each in ranks_of(calls)]
     return [replace(each, returned_ns=each.issued_ns + 40 * US) for each in found]
 
@@ -46,12 +51,14 @@ def gloo_record(rank: int, n: int = 6, after_ns: int = 20 * US) -> FlightRecord:
     """The calls of two groups in turns, as gloo's recorder keeps them."""
     entries = [
         entry(
-            1 + number // 2, profiling_name="gloo:all_reduce", n=10 * (1 + number % 2),
+            1 + number // 2,
+            profiling_name="gloo:all_reduce",
+            n=10 * (1 + number % 2),
             process_group=[["0", "default_pg"], ["7", "undefined"]][number % 2],
             time_created_ns=BASE_NS + number * 1000 * US + after_ns,
         )
         for number in range(n)
-    ]  # fmt: skip
+    ]
     return convert_dump(dump(entries, "[]") | {"pg_config": {}}, f"fr_rank{rank}.json")
 
 
@@ -68,8 +75,10 @@ def seqs(calls: list[CollectiveCalls]) -> list[list[int]]:
 
 def test_each_call_of_gloo_gets_its_group_number_and_sizes() -> None:
     every, records = gloo_calls(), [gloo_record(rank) for rank in range(2)]
-    assert [find_recorded_calls(each, record).tolist() for each, record in
-            zip(every, records, strict=True)] == [[0, 1, 2, 3, 4, 5]] * 2  # fmt: skip
+    assert [
+        find_recorded_calls(each, record).tolist()
+        for each, record in zip(every, records, strict=True)
+    ] == [[0, 1, 2, 3, 4, 5]] * 2
     one, two = completed(every, [*records])
     assert one.seq.tolist() == two.seq.tolist() == [1, 1, 2, 2, 3, 3]
     assert one.n_in.tolist() == [10, 20] * 3
@@ -98,13 +107,31 @@ def test_numbers_match_what_order_cannot() -> None:
     every, records = gloo_calls(), [gloo_record(rank) for rank in range(2)]
     lost = every[1]
     keep = np.arange(1, len(lost))
-    columns = ("group", "n_in", "n_out", "seq", "source", "target", "issued_ns", "returned_ns",
-               "launched_ns", "start_ns", "end_ns", "idle_ns", "data_wait_ns", "step", "rows",
-               "on_device")  # fmt: skip
+    columns = (
+        "group",
+        "n_in",
+        "n_out",
+        "seq",
+        "source",
+        "target",
+        "issued_ns",
+        "returned_ns",
+        "launched_ns",
+        "start_ns",
+        "end_ns",
+        "idle_ns",
+        "data_wait_ns",
+        "step",
+        "rows",
+        "on_device",
+    )
     every[1] = replace(
-        lost, kind=lost.kind[1:], element_type=lost.element_type[1:], comms_id=lost.comms_id[1:],
+        lost,
+        kind=lost.kind[1:],
+        element_type=lost.element_type[1:],
+        comms_id=lost.comms_id[1:],
         **{name: getattr(lost, name)[keep] for name in columns},
-    )  # fmt: skip
+    )
     ranks = ranks_of(collective(0, [0, 0], US))
     joined = completed(every, [*records])
     matched = match_collectives(
@@ -180,8 +207,10 @@ def test_ranks_that_agree_and_have_timed_out_are_stuck() -> None:
     found = blocked(timed_out, late, timed_out)
     assert found.reason == "stuck"
     assert {rank: call.progress for rank, call in found.called.items()} == {
-        0: "started", 1: "scheduled", 2: "started",
-    }  # fmt: skip
+        0: "started",
+        1: "scheduled",
+        2: "started",
+    }
 
 
 def test_one_dump_tells_what_its_rank_waits_for() -> None:
@@ -228,8 +257,12 @@ def test_a_rank_that_ends_early_is_absent() -> None:
 def test_ranks_that_are_stopped_from_outside_are_not_blocked() -> None:
     """Ctrl-C finds the ranks at different points."""
     written: dict[str, Any] = {"stopped_by": "KeyboardInterrupt", "written_ns": NS + 3 * S + S // 2}
-    assert find_blocked(records_of(own(dump([*DONE, waiting(3)]), 0, **written),
-                                   own(dump(DONE), 1, **written))) == []  # fmt: skip
+    assert (
+        find_blocked(
+            records_of(own(dump([*DONE, waiting(3)]), 0, **written), own(dump(DONE), 1, **written))
+        )
+        == []
+    )
     written["written_ns"] = NS + 9 * S
     found = blocked(own(dump([*DONE, waiting(3)]), 0, **written), own(dump(DONE), 1, **written))
     assert found.waited_ns == 6 * S

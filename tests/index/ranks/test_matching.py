@@ -276,11 +276,29 @@ def test_sends_and_receives_are_matched_by_pair_and_order() -> None:
         start = number * 10 * MS
         for source, target in ((0, 1), (1, 2), (2, 1)):
             at = start + source * MS
-            one = Call(number, source, at, at + MS, "send", group, target=target, step=0,
-                       seq=number + 7 * source)  # fmt: skip
-            calls += [one, replace(one, rank=target, kind="receive", source=source,
-                                   target=-(1 << 63), start_ns=at - 1000,
-                                   seq=number + 50)]  # fmt: skip
+            one = Call(
+                number,
+                source,
+                at,
+                at + MS,
+                "send",
+                group,
+                target=target,
+                step=0,
+                seq=number + 7 * source,
+            )
+            calls += [
+                one,
+                replace(
+                    one,
+                    rank=target,
+                    kind="receive",
+                    source=source,
+                    target=-(1 << 63),
+                    start_ns=at - 1000,
+                    seq=number + 50,
+                ),
+            ]
     found = match_collectives(ranks_of(calls))
     assert found.matched_share == 1
     assert Counter(tuple(each) for each in matched(found)) == {(0, 1): 6, (1, 2): 12}

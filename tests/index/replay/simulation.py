@@ -231,8 +231,10 @@ class Simulation:
         if not self.works:
             return []
         ordered = sorted(self.works, key=lambda work: work.span.begin)
-        busy = _merged([(w.span.begin, w.span.end) for w in ordered]
-                       + [(o.begin, o.end) for o in self.overhead])  # fmt: skip
+        busy = _merged(
+            [(w.span.begin, w.span.end) for w in ordered]
+            + [(o.begin, o.end) for o in self.overhead]
+        )
         found = []
         inside = []
         copies = {id(work.call): work for work in ordered if work.call is not None}
@@ -520,8 +522,7 @@ class _Run:
         work.missing -= 1
         if not work.missing:
             start = self.recording._ready(work, self.ends, self.submitted.get(id(work)))
-            self.at(max(start + work.extra, now - CLOCK_ERROR),
-                    partial(self.begin, work))  # fmt: skip
+            self.at(max(start + work.extra, now - CLOCK_ERROR), partial(self.begin, work))
 
     def begin(self, work: Work, now: int) -> None:
         dur = work.span.dur
@@ -541,9 +542,12 @@ class _Run:
     ) -> Iterator[object]:
         """What a thread does: a process that yields moments and signals to wait for."""
         gone = _merged(
-            [(s.begin, s.end) for s in self.recording.host
-             if s.where == name and s.key in self.removed]
-        )  # fmt: skip
+            [
+                (s.begin, s.end)
+                for s in self.recording.host
+                if s.where == name and s.key in self.removed
+            ]
+        )
         now = before = actions[0].at
         entered: dict[int, int] = {}
         for action in actions:

@@ -82,8 +82,11 @@ def test_blocks_that_an_optimizer_step_frees_are_workspace() -> None:
     never = np.zeros(4, np.bool_)
     found = use_of_blocks(stack, freed, never, find_uses(of), makes_optimizer_state(of))
     assert [USES[each] for each in found] == [
-        "workspace", "optimizer-state", "optimizer-state", "unknown",
-    ]  # fmt: skip
+        "workspace",
+        "optimizer-state",
+        "optimizer-state",
+        "unknown",
+    ]
 
 
 def test_recorded_blocks_without_a_stack_are_of_the_backward_pass() -> None:

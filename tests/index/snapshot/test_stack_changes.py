@@ -133,9 +133,10 @@ def test_changes_add_up_and_exclude_unchanged_stacks(
     same = {
         tuple((f.file, f.line, f.function) for f in each.after.frames): each.delta_bytes
         for each in found
-        if each.before is not None and each.after is not None
+        if each.before is not None
+        and each.after is not None
         and each.before.frames == each.after.frames
-    }  # fmt: skip
+    }
     for frames in old.keys() & new.keys():
         assert same.get(frames, 0) == new[frames] - old[frames]
 

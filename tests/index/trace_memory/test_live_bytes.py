@@ -85,5 +85,7 @@ def test_every_device_has_its_own_peak() -> None:
 
 def test_devices_have_pytorchs_names() -> None:
     assert [device_label(0, -1), device_label(6, 2), device_label(12, 0)] == [
-        "cpu", "cuda:2", "xpu:0"
-    ]  # fmt: skip
+        "cpu",
+        "cuda:2",
+        "xpu:0",
+    ]

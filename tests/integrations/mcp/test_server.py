@@ -116,9 +116,13 @@ def test_events_are_chosen_by_name_kind_and_time_the_longest_first(folder: Path)
     assert [row["id"] for row in second["rows"]] == [row["id"] for row in every["rows"][1:]]
     middle = every["rows"][1]
     during = asked(
-        folder, "events", path=SLOW, name="gemm", from_ns=middle["start_ns"] + 1,
+        folder,
+        "events",
+        path=SLOW,
+        name="gemm",
+        from_ns=middle["start_ns"] + 1,
         to_ns=middle["start_ns"] + middle["dur_ns"],
-    )  # fmt: skip
+    )
     assert [row["id"] for row in during["rows"]] == [middle["id"]]
 
 
@@ -189,9 +193,10 @@ def test_source_lines_outside_of_the_folder_are_not_shown(folder: Path) -> None:
 
 def test_the_command_serves_a_client_over_stdin_and_stdout(folder: Path) -> None:
     command = StdioServerParameters(
-        command=sys.executable, args=["-m", "profkit", "mcp", "--root", str(folder)],
+        command=sys.executable,
+        args=["-m", "profkit", "mcp", "--root", str(folder)],
         env=dict(os.environ),
-    )  # fmt: skip
+    )
 
     async def main() -> None:
         async with stdio_client(command) as streams, ClientSession(*streams) as session:

@@ -104,16 +104,26 @@ def test_loading_it_imports_nothing(tmp_path: Path) -> None:
         "    print('heavy:', {'torch', 'numpy', 'msgspec', 'click'} & set(sys.modules))\n"
     )
     ended = start(
-        tmp_path, "-m", "pytest", *PLUGIN, "-q", "-s", "-p", "no:cacheprovider",
+        tmp_path,
+        "-m",
+        "pytest",
+        *PLUGIN,
+        "-q",
+        "-s",
+        "-p",
+        "no:cacheprovider",
         PYTEST_DISABLE_PLUGIN_AUTOLOAD="" if not PLUGIN else "1",
-    )  # fmt: skip
+    )
     assert ended.code == 0, ended.out
     assert "heavy: set()" in ended.out
     (loaded,) = [line for line in ended.out.splitlines() if line.startswith("profkit ")]
     assert set(loaded.split()) == {
-        "profkit", "profkit._version", "profkit.integrations", "profkit.integrations.pytest",
+        "profkit",
+        "profkit._version",
+        "profkit.integrations",
+        "profkit.integrations.pytest",
         "profkit.integrations.pytest.plugin",
-    }  # fmt: skip
+    }
 
 
 def test_a_sync_over_the_limit_fails_with_its_line_and_its_trace(suite: Suite) -> None:
@@ -127,16 +137,18 @@ def test_does_not(): train(reads=False)
 """
     )
     result.assert_outcomes(failed=1, passed=1)
-    result.stdout.fnmatch_lines([
-        "Host-device syncs per step: 1, limit 0.",
-        "  test_it.py:10: *(SYN001 item-sync)",
-        "profkit analyze traces/test_it.py_test_reads/*.pt.trace.json.gz",
-        "*= profkit =*",
-        "test *step_ms *syncs *peak *findings",
-        "*SYN001 item-sync at test_it.py:10",
-        "Trace of test_it.py::test_reads: traces/test_it.py_test_reads/*.pt.trace.json.gz",
-        "FAILED test_it.py::test_reads - Failed: Host-device syncs per step: 1, limit 0.",
-    ])  # fmt: skip
+    result.stdout.fnmatch_lines(
+        [
+            "Host-device syncs per step: 1, limit 0.",
+            "  test_it.py:10: *(SYN001 item-sync)",
+            "profkit analyze traces/test_it.py_test_reads/*.pt.trace.json.gz",
+            "*= profkit =*",
+            "test *step_ms *syncs *peak *findings",
+            "*SYN001 item-sync at test_it.py:10",
+            "Trace of test_it.py::test_reads: traces/test_it.py_test_reads/*.pt.trace.json.gz",
+            "FAILED test_it.py::test_reads - Failed: Host-device syncs per step: 1, limit 0.",
+        ]
+    )
     (trace,) = suite.traces  # that of the other test is removed, with its folder
     assert [each.name for each in trace.parents[1].iterdir()] == ["test_it.py_test_reads"]
 
@@ -185,8 +197,9 @@ def test_block(profkit_trace):
     result.assert_outcomes(passed=2)
     saved = figures(suite.pytester.path / "kept.json")
     assert {nodeid: each["syncs"] for nodeid, each in saved.items()} == {
-        "test_it.py::test_block": 2, "test_it.py::test_loop": 2
-    }  # fmt: skip
+        "test_it.py::test_block": 2,
+        "test_it.py::test_loop": 2,
+    }
     assert suite.traces == []
 
 
@@ -208,11 +221,13 @@ def test_end(): held.clear()
 """
     )
     result.assert_outcomes(failed=1, passed=2)
-    result.stdout.fnmatch_lines([
-        "Memory growth per step: * KiB, limit 0 B.",
-        "  test_it.py:18: *allocated at test_it.py:18 and retained by `test_it.held` (list)*",
-        "FAILED test_it.py::test_memory[[]True[]] - *",
-    ])  # fmt: skip
+    result.stdout.fnmatch_lines(
+        [
+            "Memory growth per step: * KiB, limit 0 B.",
+            "  test_it.py:18: *allocated at test_it.py:18 and retained by `test_it.held` (list)*",
+            "FAILED test_it.py::test_memory[[]True[]] - *",
+        ]
+    )
 
 
 @pytest.mark.slow
@@ -258,10 +273,12 @@ def test_train(n):
     assert 2 * 4 * 1000 <= peak < 3 * 4 * 1000  # two tensors of floats
     failed = suite.run(text.format(2000, 1100))
     failed.assert_outcomes(failed=1, passed=1)
-    failed.stdout.fnmatch_lines([
-        "Peak memory: 15.* KiB, limit 9.* KiB, baseline 7.* KiB.",
-        "  test_it.py:15: 15.* KiB in * blocks of the 15.* KiB.",
-    ])  # fmt: skip
+    failed.stdout.fnmatch_lines(
+        [
+            "Peak memory: 15.* KiB, limit 9.* KiB, baseline 7.* KiB.",
+            "  test_it.py:15: 15.* KiB in * blocks of the 15.* KiB.",
+        ]
+    )
     assert suite.traces[0].is_relative_to(suite.pytester.path / "build" / "traces")
 
 
@@ -280,12 +297,14 @@ def test_rule(): pass
     )
     result.assert_outcomes(errors=1)
     where = "test_it.py::test_{}: @pytest.mark.profkit"
-    result.stdout.fnmatch_lines([
-        where.format("negative") + ": syncs must be a limit, not -1. Write 0,*",
-        where.format("unknown") + ": there is no budget 'sink'. Budgets are step_ms,*",
-        where.format("unnamed") + " takes limits by name, not 'fast'. Write*syncs=0.",
-        "*test_rule: @pytest.mark.profkit: findings: there is no severity or rule 'slow'*",
-    ])  # fmt: skip
+    result.stdout.fnmatch_lines(
+        [
+            where.format("negative") + ": syncs must be a limit, not -1. Write 0,*",
+            where.format("unknown") + ": there is no budget 'sink'. Budgets are step_ms,*",
+            where.format("unnamed") + " takes limits by name, not 'fast'. Write*syncs=0.",
+            "*test_rule: @pytest.mark.profkit: findings: there is no severity or rule 'slow'*",
+        ]
+    )
 
 
 @pytest.mark.parametrize(
@@ -390,8 +409,9 @@ def test_what_cannot_be_analyzed_fails_no_test(
 
 
 def test_all_traces_are_kept_on_request(suite: Suite) -> None:
-    result = suite.run("def test_x(): train(False)", "--profkit", "--profkit-keep",
-                       "--profkit-dir=kept")  # fmt: skip
+    result = suite.run(
+        "def test_x(): train(False)", "--profkit", "--profkit-keep", "--profkit-dir=kept"
+    )
     result.assert_outcomes(passed=1)
     (trace,) = suite.traces
     assert trace.is_relative_to(suite.pytester.path / "kept")
@@ -470,17 +490,25 @@ def test_limits_of_syncs_and_growth_hold_together_for_steps_and_for_single_calls
 ) -> None:
     (tmp_path / "test_steps.py").write_text(STEPS)
     ended = start_forked(
-        tmp_path, "-m", "pytest", *PLUGIN, "-p", "no:cacheprovider",
+        tmp_path,
+        "-m",
+        "pytest",
+        *PLUGIN,
+        "-p",
+        "no:cacheprovider",
         PYTEST_DISABLE_PLUGIN_AUTOLOAD="" if not PLUGIN else "1",
-    )  # fmt: skip
+    )
     outcomes = dict(
         line.split(" ")[1::-1] for line in ended.out.splitlines() if line.startswith("FAILED ")
     )
     assert "5 failed, 2 passed" in ended.out, ended.out
     assert {name.partition("::")[2] for name in outcomes} == {
-        "test_one_step_grows", "test_many_steps_grow", "test_one_step_reads",
-        "test_only_growth_of_one_step", "test_once_only",
-    }  # fmt: skip
+        "test_one_step_grows",
+        "test_many_steps_grow",
+        "test_one_step_reads",
+        "test_only_growth_of_one_step",
+        "test_once_only",
+    }
     assert "retained by `test_steps.held` (list" in ended.out
     assert "retained by `kept` in test_many_steps_grow at test_steps.py" in ended.out
     assert "Host-device syncs per step: 1, limit 0." in ended.out
@@ -505,10 +533,18 @@ def test_the_plugin_loads_without_what_only_recent_versions_of_pytest_have(tmp_p
     )
     for older in ("reporter", "wrapper"):
         ended = start(
-            tmp_path, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", older,
-            "-p", "profkit.integrations.pytest.plugin",
+            tmp_path,
+            "-m",
+            "pytest",
+            "-q",
+            "-p",
+            "no:cacheprovider",
+            "-p",
+            older,
+            "-p",
+            "profkit.integrations.pytest.plugin",
             PYTEST_DISABLE_PLUGIN_AUTOLOAD="1",
             PYTHONPATH=os.pathsep.join([str(tmp_path), str(Path(profkit.__file__).parents[1])]),
-        )  # fmt: skip
+        )
         assert ended.code == 0, ended.out + ended.err
         assert "1 passed" in ended.out

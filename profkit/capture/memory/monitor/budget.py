@@ -59,18 +59,40 @@ class Budget:
 
     free_s: dict[Work, float] = field(
         default_factory=lambda: {
-            "first": 0.022, "full": 0.0, "missed": 1.0, "young": 0.006, "graphs": 0.004,
-            "heap": 0.004, "evaluate": 0.004, "inspection": 1.5, "host": 3.0, "lines": 0.5,
-            "collector": 0.005, "classify": 0.008, "workers": 0.15, "sites": 1.0,
+            "first": 0.022,
+            "full": 0.0,
+            "missed": 1.0,
+            "young": 0.006,
+            "graphs": 0.004,
+            "heap": 0.004,
+            "evaluate": 0.004,
+            "inspection": 1.5,
+            "host": 3.0,
+            "lines": 0.5,
+            "collector": 0.005,
+            "classify": 0.008,
+            "workers": 0.15,
+            "sites": 1.0,
         }
-    )  # fmt: skip
+    )
     share: dict[Work, float] = field(
         default_factory=lambda: {
-            "first": 0.015, "full": 0.003, "missed": 0.01, "young": 0.007, "graphs": 0.004,
-            "heap": 0.004, "evaluate": 0.005, "inspection": 0.02, "host": 0.04, "lines": 0.01,
-            "collector": 0.003, "classify": 0.003, "workers": 0.01, "sites": 0.02,
+            "first": 0.015,
+            "full": 0.003,
+            "missed": 0.01,
+            "young": 0.007,
+            "graphs": 0.004,
+            "heap": 0.004,
+            "evaluate": 0.005,
+            "inspection": 0.02,
+            "host": 0.04,
+            "lines": 0.01,
+            "collector": 0.003,
+            "classify": 0.003,
+            "workers": 0.01,
+            "sites": 0.02,
         }
-    )  # fmt: skip
+    )
 
 
 @dataclass

@@ -491,6 +491,7 @@ def _find_tensors(members: _Members) -> dict[int, Any]:
         wanted.update(address for address, tensor in known_tensors.items() if _is_part(tensor))
         if not known_tensors:
             wanted.update(address for address, _ in storages)
+
     if wanted:
         tensor_on.update(_select_tensors(live_tensors(), wanted))
     return tensor_on

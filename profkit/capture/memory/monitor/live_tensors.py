@@ -77,8 +77,15 @@ class LiveStorage:
     """
 
     __slots__ = (
-        "bytes", "first_step", "graph", "is_aged", "is_shared", "kind", "n_enlarged", "tensor",
-    )  # fmt: skip
+        "bytes",
+        "first_step",
+        "graph",
+        "is_aged",
+        "is_shared",
+        "kind",
+        "n_enlarged",
+        "tensor",
+    )
 
     def __init__(self, first_step: int, n_bytes: int, kind: TensorKind) -> None:
         self.first_step = first_step

@@ -163,8 +163,9 @@ def test_a_dump_is_a_pickle_of_protocol_4_of_plain_data(cuda: FakeCuda, tmp_path
         cuda.allocate(2048)
         path = history.dump(tmp_path / "deep" / "a.snapshot.pickle.gz", {0: 40 * GIB})
     content = gzip.decompress(path.read_bytes())
-    protocols = [argument for code, argument, _ in pickletools.genops(content)
-                 if code.name == "PROTO"]  # fmt: skip
+    protocols = [
+        argument for code, argument, _ in pickletools.genops(content) if code.name == "PROTO"
+    ]
     assert protocols == [4]
     data: dict[str, Any] = pickle.loads(content)  # noqa: S301  (written a moment ago)
     assert next(entry["size"] for entry in data["device_traces"][0]) == 2048

@@ -220,9 +220,11 @@ def sizes() -> dict[str, tuple[float, float]]:
     """By kind of container its measured bytes per entry, and those that a process gained."""
     program = subprocess.run(
         [sys.executable, Path(__file__).with_name("sizes_program.py")],
-        capture_output=True, check=True, text=True,
+        capture_output=True,
+        check=True,
+        text=True,
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[4])},
-    )  # fmt: skip
+    )
     lines = map(json.loads, program.stdout.splitlines())
     return {name: (measured, gained) for name, measured, gained in lines}
 

@@ -151,8 +151,9 @@ def test_an_accumulated_sum_that_is_found_late_is_the_oldest_changed_graph() -> 
         ids = list(map(id, live.changed_roots(4)))
         assert id(constant) not in ids
         assert [one for one in ids if one in map(id, [total, *later])] == [
-            id(total), *map(id, later),
-        ]  # fmt: skip
+            id(total),
+            *map(id, later),
+        ]
     finally:
         live.end()
 

@@ -64,8 +64,11 @@ def test_another_optimizer_after_very_many_steps_of_the_first_is_within_a_step()
     assert all(leader.ends_step(first) for _ in range(1000))
     assert leader.is_settled
     assert [leader.ends_step(one) for one in [second, first, first, second]] == [
-        False, True, True, False,
-    ]  # fmt: skip
+        False,
+        True,
+        True,
+        False,
+    ]
     assert sum(leader.ends_step(second) for _ in range(20)) == 20 - 6
 
 
@@ -113,8 +116,11 @@ def test_a_more_reliable_source_of_steps_replaces_the_monitor(
     boundaries.step_ended("user")
     found = [(one.source, one.n, one.discarded) for one in monitors]
     assert found == [
-        ("module", 2, True), ("loader", 2, True), ("optimizer", 3, True), ("user", 1, False),
-    ]  # fmt: skip
+        ("module", 2, True),
+        ("loader", 2, True),
+        ("optimizer", 3, True),
+        ("user", 1, False),
+    ]
 
 
 def test_only_calls_of_the_outer_module_count(

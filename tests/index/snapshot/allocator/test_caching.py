@@ -302,8 +302,9 @@ def test_an_existing_segment_is_adopted_with_its_live_and_free_blocks() -> None:
     made, _, large = allocator()
     blocks = made.adopt(large, 1000 * MIB, 40 * MIB, [(1004 * MIB, 6 * MIB), (1010 * MIB, 9 * MIB)])
     assert [(block.address, block.n_bytes) for block in blocks] == [
-        (1004 * MIB, 6 * MIB), (1010 * MIB, 9 * MIB),
-    ]  # fmt: skip
+        (1004 * MIB, 6 * MIB),
+        (1010 * MIB, 9 * MIB),
+    ]
     assert holes(large) == [4 * MIB, 21 * MIB]
     made.free(blocks[0])
     assert holes(large) == [10 * MIB, 21 * MIB]

@@ -40,8 +40,13 @@ def test_empty_cache_is_a_request_and_a_flush_for_a_retry_is_not() -> None:
         b.free(b.alloc(60 * MIB))
         b.alloc(50 * MIB)
     assert done(requests(b)) == [
-        ("ALLOC", 60), ("FREE", 60), ("EMPTY", 0), ("ALLOC", 60), ("FREE", 60), ("ALLOC", 50),
-    ]  # fmt: skip
+        ("ALLOC", 60),
+        ("FREE", 60),
+        ("EMPTY", 0),
+        ("ALLOC", 60),
+        ("FREE", 60),
+        ("ALLOC", 50),
+    ]
 
 
 def test_a_failed_allocation_is_a_request() -> None:
@@ -110,8 +115,12 @@ def test_blocks_from_before_a_truncated_history_are_initial_requests() -> None:
     b.free(small)
     found = requests(b)
     assert done(found) == [
-        ("FREE", 30), ("PENDING_FREE", 40), ("ALLOC", 25), ("FREE", 40), ("FREE", 0),
-    ]  # fmt: skip
+        ("FREE", 30),
+        ("PENDING_FREE", 40),
+        ("ALLOC", 25),
+        ("FREE", 40),
+        ("FREE", 0),
+    ]
     assert sorted(found.begin.n_bytes.tolist()) == [2 * MIB, 20 * MIB, 30 * MIB, 40 * MIB]
     assert sorted(found.begin.block_bytes.tolist()) == [512, 5 * MIB, 30 * MIB, 40 * MIB]
     # The 30 MiB of the stream serve it again.
