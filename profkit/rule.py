@@ -102,7 +102,7 @@ from profkit.model.snapshot import NO_STACK, MemorySnapshot, State
 from profkit.model.trace import LOST_TIME, DeviceInfo, LoadNotes
 from profkit.names import middle_cut, short_kernel, visible
 from profkit.patterns import regex
-from profkit.readers.kineto.interning import WITHOUT_WORK
+from profkit.readers.kineto.categories import WITHOUT_WORK
 from profkit.units import format_bytes, format_count, format_ns, format_share, format_times
 
 __all__ = [  # noqa: RUF022  (in groups)

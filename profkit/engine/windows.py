@@ -25,7 +25,7 @@ from profkit.model.events import Category, Int32s, Int64s, Mask, Rows
 from profkit.model.finding import Confidence, Cost, EvidenceValue, Finding, Severity
 from profkit.model.location import Location
 from profkit.model.torch_names import DEVICE_OPERATOR
-from profkit.readers.kineto.interning import OF_CPU_RUNS
+from profkit.readers.kineto.categories import needs_device
 from profkit.units import format_share
 
 MAX_EVENT_IDS: Final = 20
@@ -234,5 +234,5 @@ def uses_device(ctx: Context) -> bool:
     Events of a kind that only a device's runtime writes are enough, of any vendor, and operators
     that only a GPU runs.
     """
-    by_kind = ctx.has_device_work or not OF_CPU_RUNS.issuperset(ctx.trace.notes.categories)
+    by_kind = ctx.has_device_work or any(map(needs_device, ctx.trace.notes.categories))
     return by_kind or bool(rows_named(ctx.events, DEVICE_OPERATOR, Category.OP).any())

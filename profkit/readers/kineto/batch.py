@@ -12,8 +12,8 @@ import numpy.typing as npt
 from profkit.dataclass import dataclass
 from profkit.model.events import MISSING, RECORD_FUNCTIONS, Category, Float64s, Int32s, Int64s, Rows
 from profkit.model.torch_names import MEMORY as MEMORY_EVENT
+from profkit.readers.kineto.categories import CATEGORIES
 from profkit.readers.kineto.interning import (
-    CATEGORIES,
     InternTable,
     LaneTable,
     RawTable,

@@ -1,68 +1,14 @@
-"""Interns the texts that repeat in a trace: names of events, categories, threads and streams."""
+"""Interns the texts that repeat in a trace: names of events, threads and streams."""
 
 import re
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
-from profkit.model.events import MISSING, Category, Lane
+from profkit.model.events import MISSING, Lane
 from profkit.model.torch_names import BUILTIN_PREFIX
 from profkit.patterns import regex
 from profkit.readers.kineto import keys
 
-CATEGORIES: Final = {
-    "cpu_op": Category.OP,
-    "operator": Category.OP,
-    "user_annotation": Category.ANNOTATION,
-    "nvtx": Category.ANNOTATION,
-    "gpu_user_annotation": Category.DEVICE_ANNOTATION,
-    "kernel": Category.KERNEL,
-    "gpu_memcpy": Category.MEMCPY,
-    "memcpy": Category.MEMCPY,
-    "gpu_memset": Category.MEMSET,
-    "memset": Category.MEMSET,
-    "cuda_runtime": Category.RUNTIME,
-    "runtime": Category.RUNTIME,
-    "xpu_runtime": Category.RUNTIME,
-    "mtia_runtime": Category.RUNTIME,
-    "glow_runtime": Category.RUNTIME,
-    "hpu_op": Category.RUNTIME,
-    "privateuse1_runtime": Category.RUNTIME,
-    "cuda_driver": Category.DRIVER,
-    "xpu_driver": Category.DRIVER,
-    "privateuse1_driver": Category.DRIVER,
-    "python_function": Category.PYTHON,
-    "overhead": Category.OVERHEAD,
-    "cuda_sync": Category.DEVICE_SYNC,
-    "xpu_sync": Category.DEVICE_SYNC,
-    "trace": Category.SPAN,
-}
-"""Categories by their name in lower case.
-
-Source: ``libkineto/include/ActivityType.h``. torch 1.8 to 1.10 write capitalized names; ``nvtx`` is
-written by ``nsys2json.py``, a converter of Nsight Systems' reports.
-"""
-OF_CPU_RUNS: Final = frozenset(
-    {
-        "", "cpu_op", "Operator", "user_annotation", "python_function", "overhead", "Trace",
-        "cpu_instant_event",
-    }
-)  # fmt: skip
-"""Categories of complete events, as written, in a trace of a CPU run."""
-WITHOUT_WORK: Final = frozenset(
-    {
-        "external_correlation",
-        "cpu_instant_event",
-        "cuda_profiler_range",
-        "cuda_event",
-        "collective_comm",
-        "mtia_insight",
-        "mtia_counters",
-    }
-)
-"""Kineto's other categories. Each of their events describes one of a category above once more.
-
-Source: ``libkineto/include/ActivityType.h``.
-"""
 _UNESCAPED_PATH: Final = regex(r"[^\b\f\n\r\t]*[\b\f\n\r\t].*\.py\(\d+\): ", re.DOTALL)
 _MAX_NAME: Final = 8192
 """Longer names are cut: no C++ template has more characters, and a rule that searches names may

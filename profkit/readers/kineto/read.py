@@ -10,8 +10,8 @@ from profkit.names import middle_cut, visible
 from profkit.readers.kineto import keys, metadata
 from profkit.readers.kineto.assemble import TraceTables, assemble
 from profkit.readers.kineto.capture_info import read_capture
+from profkit.readers.kineto.categories import WITHOUT_WORK
 from profkit.readers.kineto.flows import need_flows, read_correlation
-from profkit.readers.kineto.interning import WITHOUT_WORK
 from profkit.readers.kineto.main_thread import with_main_thread_named
 from profkit.readers.kineto.own_work import without_own_work
 from profkit.readers.kineto.parallel import (
