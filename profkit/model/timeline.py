@@ -1,6 +1,6 @@
 """Timelines: lanes of slices at several levels of detail, ready to be drawn."""
 
-from typing import Literal
+from typing import Final, Literal
 
 from profkit.dataclass import dataclass
 from profkit.model.events import Int32s, Int64s, Rows
@@ -11,6 +11,9 @@ LaneKind = Literal[
 ]  # fmt: skip
 """Content of a lane: steps, the critical path, findings, idle causes, a device stream, annotations
 on a device, a host thread, other events, or a rank of a job."""
+
+EVENT_LANES: Final[tuple[LaneKind, ...]] = ("stream", "annotations", "thread", "other")
+"""Lanes of recorded events; the others show what profkit has found."""
 
 SliceKind = Literal[
     "step", "finding", "compute", "communication", "copy", "sync", "data", "allocator", "op",

@@ -34,7 +34,15 @@ from profkit.model.events import (
 from profkit.model.finding import Finding
 from profkit.model.location import Frame, Location
 from profkit.model.report import Report
-from profkit.model.timeline import LaneKind, SliceKind, Slices, Timeline, TimelineLane, TimelineSite
+from profkit.model.timeline import (
+    EVENT_LANES,
+    LaneKind,
+    SliceKind,
+    Slices,
+    Timeline,
+    TimelineLane,
+    TimelineSite,
+)
 from profkit.model.torch_names import MODULE_PREFIX
 from profkit.patterns import regex
 from profkit.present.critical_path import entry_name, path_label
@@ -51,7 +59,6 @@ MAX_SITES: Final = 20_000
 
 _NUMBERED_MODULE: Final = regex(r"_\d+$")
 """What distinguishes modules of one class: the profiler numbers them."""
-_LANE_KINDS: Final[tuple[LaneKind, ...]] = ("stream", "annotations", "thread", "other")
 _KINDS: Final[tuple[SliceKind, ...]] = get_args(SliceKind)
 _KIND_NUMBER: Final = {kind: number for number, kind in enumerate(_KINDS)}
 _BY_CATEGORY: Final[dict[int, SliceKind]] = {
@@ -257,7 +264,7 @@ def _add_critical_path(drawn: DrawnLanes, ctx: Context) -> None:
 
 
 def _add_findings(drawn: DrawnLanes, ctx: Context, findings: tuple[Finding, ...]) -> None:
-    """Add the time that location finding is about, or else the events that it names."""
+    """Add a slice for the time that a finding is about, or for the events that it names."""
     parts: list[_NamedTimes] = []
     for finding in findings:
         where = next(
@@ -324,29 +331,29 @@ def _shown_rows(ctx: Context) -> Rows:
 
 
 def _groups(ctx: Context) -> tuple[Int64s, Int64s]:
-    """Return the index into :data:`_LANE_KINDS` and device (or 0) of each event, ``(n,)`` both."""
+    """Return the index into :data:`EVENT_LANES` and device (or 0) of each event, ``(n,)`` both."""
     events = ctx.events
-    group = np.full(len(events), _LANE_KINDS.index("other"), dtype=np.int64)
+    group = np.full(len(events), EVENT_LANES.index("other"), dtype=np.int64)
     device = np.zeros(len(events), dtype=np.int64)
-    group[ctx.tree.rows] = _LANE_KINDS.index("thread")
+    group[ctx.tree.rows] = EVENT_LANES.index("thread")
     # Events that are neither calls nor device work stay in a lane of the profiler.
     for kind, categories in (
         ("stream", DEVICE_WORK),
         ("annotations", (Category.DEVICE_ANNOTATION,)),
     ):
         rows = events.rows_of(*categories)
-        group[rows] = _LANE_KINDS.index(kind)
+        group[rows] = EVENT_LANES.index(kind)
         device[rows] = device_of(events, rows)
     return group, device
 
 
 def _lane(ctx: Context, rows: Rows, group: int, device: int) -> EventLane:
-    kind = _LANE_KINDS[group]
+    kind = EVENT_LANES[group]
     number = int(ctx.events.lane[rows[0]])
     if kind == "thread":
         return EventLane(kind, thread_label(ctx.events, number), rows, ctx.tree.depth[rows])
     if kind == "other":
-        label = f"{thread_label(ctx.events, number)}, of the profiler"
+        label = f"{thread_label(ctx.events, number)}, other events"
         return EventLane(kind, label, rows, None)
 
     label = f"{ctx.device_label(device)} {_stream(ctx.events, rows, number)}"

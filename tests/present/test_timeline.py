@@ -12,7 +12,7 @@ from profkit.api import study
 from profkit.engine.context import Context
 from profkit.model.events import EventTable, Rows
 from profkit.model.report import Report, Source, Summary
-from profkit.model.timeline import Slices, Timeline
+from profkit.model.timeline import EVENT_LANES, Slices, Timeline
 from profkit.model.trace import RecordedWith
 from profkit.present import timeline as timeline_module
 from profkit.present.timeline import MAX_ROWS, build_timeline, find_event_lanes
@@ -20,7 +20,6 @@ from profkit.testing import TraceBuilder
 from tests.catalogue.random_programs import briefly, played, programs
 
 TRACES = sorted((Path(__file__).parents[2] / "traces").glob("*/*.gz"))
-OF_EVENTS = {"stream", "annotations", "thread", "other"}
 
 
 def made(path: Path) -> tuple[Timeline, Context, Report]:
@@ -51,7 +50,7 @@ def is_sound(drawn: Timeline, events: EventTable) -> None:
     assert [lane.first_row for lane in drawn.lanes] == np.cumsum(
         [0, *(lane.n_rows for lane in drawn.lanes)]
     )[:-1].tolist()
-    assert sum(lane.n for lane in drawn.lanes if lane.kind in OF_EVENTS) == len(events)
+    assert sum(lane.n for lane in drawn.lanes if lane.kind in EVENT_LANES) == len(events)
     finest = drawn.levels[0].slices
     for level in drawn.levels:
         slices = level.slices

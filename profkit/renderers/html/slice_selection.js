@@ -4,8 +4,6 @@ profkit.SliceSelection = (() => {
   const maxArrows = 200;
   const maxLinks = 12;
   const minMarginNs = 20;
-  /** Lanes of recorded events; the others show what profkit found. */
-  const ofEvents = new Set(['stream', 'annotations', 'thread', 'other', 'rank']);
 
   function action(label, does) {
     const button = profkit.element('button', { type: 'button' }, label);
@@ -61,7 +59,7 @@ profkit.SliceSelection = (() => {
       describe();
 
       // Only single recorded events have arguments, which are those of slices of the finest level.
-      if (level.n[index] > 1 || !ofEvents.has(lane.kind)) return;
+      if (level.n[index] > 1 || !lane.hasEvents) return;
       const [finest] = await Promise.all([
         this.timeline.levels.finest(), this.eventArguments.read()]);
       if (this.slice !== slice || !finest) return;
@@ -192,7 +190,7 @@ profkit.SliceSelection = (() => {
       if (!finest || this.area !== area) return;
 
       const rows = this.timeline.layout.rowsWithin(area.top, area.bottom);
-      const recordedRows = rows.filter(({ lane }) => ofEvents.has(recorded.lanes[lane].kind));
+      const recordedRows = rows.filter(({ lane }) => recorded.lanes[lane].hasEvents);
       const summed = recordedRows.length ? recordedRows : rows;
       const inLanes = new Set(summed.map(({ lane }) => recorded.lanes[lane].label));
       const label = inLanes.size === 1 ? [...inLanes][0] : `${inLanes.size} lanes`;

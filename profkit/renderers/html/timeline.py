@@ -14,7 +14,7 @@ from profkit.index.level_of_detail import coarser
 from profkit.model.events import MISSING, NO_ROW, Int64s
 from profkit.model.location import Frame, numbered_line
 from profkit.model.report import Report
-from profkit.model.timeline import Level, SliceKind, Slices, Timeline, TimelineSite
+from profkit.model.timeline import EVENT_LANES, Level, SliceKind, Slices, Timeline, TimelineSite
 from profkit.names import short_kernel, short_path
 from profkit.present.critical_path import path_label
 from profkit.present.event_arguments import find_event_arguments
@@ -46,6 +46,8 @@ MAX_PLAIN_SLICES: Final = 20_000
 """Up to so many slices the coarsest level is not compressed, so that any browser can draw it."""
 MAX_STEPS: Final = 1_000
 """Steps in the list to choose from; the table of steps has all."""
+_WITH_EVENTS: Final = {*EVENT_LANES, "rank"}
+"""Kinds of lanes whose slices are events of a recording."""
 _MAX_NAME: Final = 240
 _MAX_ID: Final = 1 << 50
 """Zigzag differences of larger numbers are not exact as a browser's floats."""
@@ -190,6 +192,7 @@ def build_drawing(shown: Timeline, levels: Sequence["PackedLevel"], base: str) -
         "lanes": [
             {
                 "kind": lane.kind,
+                "hasEvents": lane.kind in _WITH_EVENTS,
                 "label": cell(lane.label, _MAX_NAME),
                 "firstRow": lane.first_row,
                 "nRows": lane.n_rows,
