@@ -78,8 +78,8 @@ from profkit.engine.families.sampled_python import (
 )
 from profkit.engine.families.sampled_texts import (
     describe_sampled_place,
+    mostly_waits,
     suggest_sampled_fix,
-    waits,
 )
 from profkit.index.distinct import marked
 from profkit.index.host.source import NO_FRAME
@@ -225,7 +225,7 @@ def _detect_sampled(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
 
 def _is_one_thing(place: SampledPlace) -> bool:
     """Return whether a function can be called elsewhere or less often: it runs no steps itself."""
-    runs_steps = place.is_around_operators and not waits(place)
+    runs_steps = place.is_around_operators and not mostly_waits(place)
     return place.share > place.operator_share and not runs_steps
 
 

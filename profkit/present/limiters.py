@@ -12,7 +12,7 @@ from typing import Final
 
 from profkit.dataclass import dataclass
 from profkit.engine.families.sampled_python import TORCH
-from profkit.engine.families.sampled_texts import call_text
+from profkit.engine.families.sampled_texts import call_text, mostly_waits
 from profkit.model.critical_path import PathKindName, PathLine
 from profkit.model.report import Breakdown, FunctionSummary, Report, TimePart
 from profkit.model.torch_names import DEVICE_OPERATOR, SYNCHRONIZE_BUILTIN
@@ -151,44 +151,96 @@ def find_candidates(report: Report) -> Iterator[Candidate]:
 
 def _device_candidates(report: Report, breakdown: Breakdown) -> Iterator[Candidate]:
     """Yield what the device works on, and what it waits for."""
-    whole, device = _whole(report, breakdown), _devices(report)
     lost = _part(breakdown, "unrecorded")
     if lost is not None and lost.share >= _MIN_UNRECORDED_SHARE:
         yield Candidate(Cause.UNRECORDED, lost.share, _unrecorded_work(report, lost))
 
-    idle = {part.kind: part.share for part in breakdown.parts if part.kind.startswith(_IDLE)}
-    idle_share = sum(idle.values())
-    main = max(idle, key=idle.__getitem__, default=None)
-    main_share = idle[main] if main is not None else 0.0
-    if main is not None:
-        reason = _IDLE_REASONS.get(main) or _why_late(report, main)
-        # A launch that comes late delays its kernel until it has also reached the device.
-        if main == "idle-host" and reason.endswith(_TOO_SLOWLY):
-            main_share += idle.get("idle-launch", 0.0)
-        cause, captured_share = Cause.IDLE, _captured_share(report, breakdown)
-        if captured_share >= _MAJORITY * idle_share:
-            cause, main_share, reason = Cause.CAPTURE, captured_share, _CAPTURED
-        is_all = main_share >= _NEARLY_ALL * idle_share
-        of_all = "" if is_all else f"{format_share(main_share)} "
-        idle_of = f"{device} idle {format_share(idle_share)} of {whole}"
-        yield Candidate(cause, idle_share, f"{idle_of}, {of_all}{reason}.")
+    wait = _find_main_wait(report, breakdown)
+    if wait is not None:
+        yield _idle_candidate(report, breakdown, wait)
+    yield from _busy_candidates(report, breakdown, wait)
 
-    # The device is busy with what takes most of that time.
+
+@dataclass(frozen=True)
+class _DeviceWait:
+    """What a device waits for most.
+
+    Attributes:
+        kind: The kind of the idle time.
+        share: The share of the steps, or of the recording, in which it waits for this.
+        reason: Why, as ``because it waits for data``.
+    """
+
+    cause: Cause
+    kind: str
+    share: float
+    reason: str
+
+
+def _idle_shares(breakdown: Breakdown) -> dict[str, float]:
+    """Return the share of the time in which the device is idle, by kind of idle time."""
+    return {part.kind: part.share for part in breakdown.parts if part.kind.startswith(_IDLE)}
+
+
+def _find_main_wait(report: Report, breakdown: Breakdown) -> _DeviceWait | None:
+    """Find what the device waits for most; None if it is never idle."""
+    idle = _idle_shares(breakdown)
+    kind = max(idle, key=idle.__getitem__, default=None)
+    if kind is None:
+        return None
+
+    # While graphs are captured nothing runs, whatever the host does.
+    captured_share = _captured_share(report, breakdown)
+    if captured_share >= _MAJORITY * sum(idle.values()):
+        return _DeviceWait(Cause.CAPTURE, kind, captured_share, _CAPTURED)
+    if kind in _IDLE_REASONS:
+        return _DeviceWait(Cause.IDLE, kind, idle[kind], _IDLE_REASONS[kind])
+    occupation = _find_host_occupation(report, kind)
+    if occupation is not None:
+        return _DeviceWait(Cause.IDLE, kind, idle[kind], f"because the host {occupation}")
+
+    # A launch that comes late delays its kernel until it has also reached the device.
+    share = idle[kind] + idle.get("idle-launch", 0.0)
+    n_kernels = [step.n_kernels for step in report.summary.steps if step.n_kernels]
+    number = f"{format_count(round(mean(n_kernels)))} " if n_kernels else ""
+    reason = f"because the CPU launches its {number}kernels too slowly"
+    return _DeviceWait(Cause.IDLE, kind, share, reason)
+
+
+def _idle_candidate(report: Report, breakdown: Breakdown, wait: _DeviceWait) -> Candidate:
+    """Return how long the device is idle, and why most of that time."""
+    idle_share = sum(_idle_shares(breakdown).values())
+    is_all = wait.share >= _NEARLY_ALL * idle_share
+    of_all = "" if is_all else f"{format_share(wait.share)} "
+    idle_of = f"{_devices(report)} idle {format_share(idle_share)} of {_whole(report, breakdown)}"
+    return Candidate(wait.cause, idle_share, f"{idle_of}, {of_all}{wait.reason}.")
+
+
+def _busy_candidates(
+    report: Report, breakdown: Breakdown, wait: _DeviceWait | None
+) -> Iterator[Candidate]:
+    """Yield how long the device is busy and with what, if it is, and what it waits for besides."""
     work = [part for part in breakdown.parts if part.kind in ("compute", *_DEVICE_TEXTS)]
     longest = max(work, key=lambda part: part.share, default=None)
     if longest is None:
         return
-    busy_share = longest.share if breakdown.busy_share is None else breakdown.busy_share
+
     cause, text = _DEVICE_TEXTS.get(longest.kind, (Cause.DEVICE, ""))
     main_work = f", mainly with {text} ({format_share(longest.share)})"
     kinds = main_work if text else _main_category(report)
+
+    # A short wait is no part of the sentence.
     waits = ""
-    if main is not None and main_share >= _MIN_SHARE:
-        wait = _IDLE_WAITS.get(main, f"is idle {{}}: {idle_explanation(main)}")
-        waits = f" and {wait.format(format_share(main_share))}"
-        waits = f",{waits}" if kinds or breakdown.per_step_ns is None else waits
-    sentence = f"{device} busy {format_share(busy_share)} of {whole}{kinds}{waits}."
-    yield Candidate(cause, busy_share, sentence)
+    if wait is not None and wait.share >= _MIN_SHARE:
+        share = format_share(wait.share)
+        unknown = f"is idle {share}: {idle_explanation(wait.kind)}"
+        known = _IDLE_WAITS.get(wait.kind)
+        has_comma = kinds or breakdown.per_step_ns is None
+        waits = f"{',' if has_comma else ''} and {f'waits {share} {known}' if known else unknown}"
+
+    busy_share = longest.share if breakdown.busy_share is None else breakdown.busy_share
+    busy = f"{_devices(report)} busy {format_share(busy_share)} of {_whole(report, breakdown)}"
+    yield Candidate(cause, busy_share, f"{busy}{kinds}{waits}.")
 
 
 _DEVICE_TEXTS: Final = {
@@ -196,11 +248,10 @@ _DEVICE_TEXTS: Final = {
     "copy": (Cause.COPIES, "copies and fills that nothing overlaps"),
 }
 _IDLE_WAITS: Final = {
-    "idle-data": "waits {} for data",
-    "idle-host": "waits {} for launches",
-    "idle-allocator": "waits {} for memory allocation",
+    "idle-data": "for data",
+    "idle-host": "for launches",
+    "idle-allocator": "for memory allocation",
 }
-_TOO_SLOWLY: Final = "too slowly"
 _CAPTURED: Final = "because a CUDA graph is being captured, which runs nothing"
 _IDLE_REASONS: Final = {
     "idle-sync": "because the host waits for its results before it launches more",
@@ -225,33 +276,32 @@ def _devices(report: Report) -> str:
     return f"At least one {device_noun(report)} is" if several else f"The {device_noun(report)} is"
 
 
-def _why_late(report: Report, kind: str) -> str:
+def _find_host_occupation(report: Report, kind: str) -> str | None:
     """Return what the host does while the device waits for launches or allocations.
 
     Args:
         kind: The kind of the idle time.
+
+    Returns:
+        As ``runs json.dumps(), called at train.py:8``; None if it is only known to launch slowly.
     """
     function = main_function(report)
     if function is not None:
-        return f"because the host runs {visible(call_text(function.callee, function.location))}"
+        return f"runs {visible(call_text(function.callee, function.location))}"
 
     # What takes most of the host's time is the reason, and not the number of launches.
     path = report.summary.critical_path
     line = next((line for line in path.lines if line.kind in _ON_HOST), None) if path else None
     if line is not None and line.kind == "runtime" and line.main_share >= _MIN_HOST_SHARE:
-        return f"because the host is in `{middle_cut(main_name(line), _MAX_NAME)}`{_place(line)}"
+        return f"is in `{middle_cut(main_name(line), _MAX_NAME)}`{_place(line)}"
     if line is not None and line.kind == "python" and line.share >= _MIN_HOST_SHARE:
         if SYNCHRONIZE_BUILTIN.search(line.main_name) and line.main_share >= _MIN_HOST_SHARE:
-            return f"because the host waits for another thread of Python{_place(line)}"
+            return f"waits for another thread of Python{_place(line)}"
         names = [text for text in (_place(line).lstrip(), _named(line)) if text]
         if names:
-            return f"because the host runs Python {', '.join(names)}"
+            return f"runs Python {', '.join(names)}"
 
-    if kind == "idle-allocator":
-        return "because the host waits for memory allocation"
-    steps = [step.n_kernels for step in report.summary.steps if step.n_kernels]
-    n_kernels = f"{format_count(round(mean(steps)))} " if steps else ""
-    return f"because the CPU launches its {n_kernels}kernels {_TOO_SLOWLY}"
+    return "waits for memory allocation" if kind == "idle-allocator" else None
 
 
 def _main_category(report: Report) -> str:
@@ -360,7 +410,7 @@ def _takes(function: FunctionSummary, line: PathLine, whole: str) -> str:
     """Return ``gc.collect(), called at train.py:18 in main, takes 87% of each 612 ms step.``."""
     call = visible(call_text(function.callee, function.location))
     what = f"{call}, takes" if function.callee else f"{call} takes"
-    waits = ", in which it waits" if function.waiting_share >= _MAJORITY else ""
+    waits = ", in which it waits" if mostly_waits(function) else ""
     return f"{what} {format_share(line.share)} of {whole}{waits}."
 
 

@@ -8,6 +8,7 @@ from profkit.engine.families.sampled_python import SampledPlace
 from profkit.engine.windows import windows_ns
 from profkit.engine.wording import time_per_step
 from profkit.model.location import MODULE_LEVEL, Location, numbered_line
+from profkit.model.report import FunctionSummary
 from profkit.patterns import regex
 from profkit.units import format_share
 
@@ -26,7 +27,7 @@ _PREPARES: Final = regex(
 """Names of functions that make the input of a step."""
 
 
-def waits(place: SampledPlace) -> bool:
+def mostly_waits(place: SampledPlace | FunctionSummary) -> bool:
     """Return whether a function mostly waits: for a timer, a lock, I/O or a process."""
     return place.waiting_share >= _MIN_WAITING or bool(_SLEEP.search(place.callee))
 
@@ -54,7 +55,7 @@ def describe_sampled_place(ctx: Context, place: SampledPlace, spent_ns: int) -> 
     time = f"{time_per_step(ctx, spent_ns)} ({format_share(spent_ns / windows_ns(ctx))})"
     where = call_text(place.callee, place.location, "`")
     gpu = ", while the GPU is idle" if ctx.has_device_work else ""
-    return f"The program {'waits' if waits(place) else 'spends'} {time} in {where}{gpu}."
+    return f"The program {'waits' if mostly_waits(place) else 'spends'} {time} in {where}{gpu}."
 
 
 def suggest_sampled_fix(place: SampledPlace) -> str:
@@ -73,7 +74,7 @@ def suggest_sampled_fix(place: SampledPlace) -> str:
             "step does not wait for a timer."
         )
 
-    if _TENSOR.search(callee) and not place.library and not waits(place):
+    if _TENSOR.search(callee) and not place.library and not mostly_waits(place):
         torch = callee.rpartition(".")[0] or "torch"
         torch = torch if _WITH_TORCH.match(callee) else "torch"
         return (
@@ -81,7 +82,7 @@ def suggest_sampled_fix(place: SampledPlace) -> str:
             f"`{torch}.from_numpy(np.stack(arrays))`, of tensors `{torch}.stack(tensors)`."
         )
 
-    if waits(place):
+    if mostly_waits(place):
         return (
             f"Start {_name(place)} in a thread or process ahead of the step that needs its result, "
             "so that the step does not wait for it."
