@@ -52,8 +52,6 @@ from profkit.capture.run.run_recorder import RunRecorder
 from profkit.capture.source.files import library_roots
 from profkit.model.live_memory import LiveMemory
 
-_UNCOUNTED: Final[dict[StepSource, int]] = {"module": 5, "loader": 2, "optimizer": 0, "user": 0}
-"""Steps of a source that have ended before the first one that is reported: it had to repeat."""
 _BEFORE_OPTIMIZER: Final = ("loaders", "modules")
 """Hooks that find steps as long as no optimizer has stepped."""
 _COUNTED: Final = ("module", "optimizer")
@@ -80,9 +78,13 @@ class StepMonitors:
         self._recorder = recorder
         self._make_leak_monitor = make_leak_monitor
 
-    def of(self, source: StepSource) -> "StepMonitors":
-        """Use steps of another source from now on."""
-        self._recorder.use_kind(source, _UNCOUNTED[source])
+    def switch_source(self, source: StepSource, n_ended_before: int) -> "StepMonitors":
+        """Use steps of another source from now on, and return this.
+
+        Args:
+            n_ended_before: Steps of this source that ended before the first one that is reported.
+        """
+        self._recorder.use_kind(source, n_ended_before)
         if self._make_leak_monitor is not None:
             earlier, self.leak_monitor = self.leak_monitor, self._make_leak_monitor(source)
             if earlier is not None:
@@ -134,7 +136,7 @@ class StepFinder:
         self._monitors = StepMonitors(
             self.recorder, self._make_leak_monitor if plan.monitor_memory else None
         )
-        self._boundaries = StepBoundaries(self._monitors.of)
+        self._boundaries = StepBoundaries(self._switch_source)
         self._module_calls = ModuleCalls(self._on_call)
         self._on_leading_call = unless_paused(self._on_module)
         self._main_thread = (os.getpid(), threading.get_ident())
@@ -147,6 +149,9 @@ class StepFinder:
     def path(self) -> str | None:
         """Return the trace file, once the program has ended."""
         return self.recorder.path
+
+    def _switch_source(self, source: StepSource) -> StepMonitors:
+        return self._monitors.switch_source(source, self._boundaries.n_ended_before)
 
     @property
     def has_steps(self) -> bool:

@@ -170,6 +170,11 @@ class StepBoundaries(Generic[Monitor]):
             self.step_ended("module", recorded=recorded)
         return is_first
 
+    @property
+    def n_ended_before(self) -> int:
+        """Return how many steps ended before the first one that the present source reported."""
+        return self._state.n_ended_before
+
     def expect_no_optimizer(self) -> None:
         """Take calls of modules for steps although there is an optimizer.
 

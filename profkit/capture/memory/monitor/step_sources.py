@@ -46,6 +46,15 @@ class SourceState:
     n_module: int = 0
     n_loader: int = 0
 
+    @property
+    def n_ended_before(self) -> int:
+        """Return how many steps ended before the first end of one that the source reported.
+
+        A call of a module, and a batch, begins a step: the second one is the first end. Of the
+        other sources no event was left out.
+        """
+        return 0 if self.source is None else max(0, _n_events(self, self.source) - 2)
+
     def is_less_reliable(self, source: StepSource) -> bool:
         """Tell whether a source is less reliable than the one that is used."""
         return self.source is not None and ORDER.index(source) < ORDER.index(self.source)

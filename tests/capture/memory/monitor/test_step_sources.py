@@ -3,6 +3,7 @@
 import itertools
 from dataclasses import dataclass
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -100,3 +101,22 @@ def test_a_module_waits_for_an_optimizer_that_was_made_but_not_for_ever() -> Non
         StepAction.BEGIN,
         StepAction.COUNT,
     ]
+
+
+@pytest.mark.parametrize("source", ORDER)
+@pytest.mark.parametrize("awaits", [False, True])
+def test_steps_before_the_first_one_that_is_reported_are_counted(
+    source: StepSource,
+    awaits: bool,  # noqa: FBT001
+) -> None:
+    state, action, n_events = SourceState(), StepAction.IGNORE, 0
+    while action is StepAction.IGNORE:
+        assert state.n_ended_before == 0
+        n_events += 1
+        state, action = checked_action(state, source, awaits=awaits)
+
+    # The first call of a module or the first batch begins a step, as does the second one.
+    begins_step = source in {"module", "loader"}
+    assert state.n_ended_before == (n_events - 2 if begins_step else 0)
+    state, _ = checked_action(state, source, awaits=awaits)
+    assert state.n_ended_before == (n_events - 2 if begins_step else 0)
