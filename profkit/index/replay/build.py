@@ -13,6 +13,7 @@ from profkit.index.replay.moments import (
     READY_BATCH_NS,
     Moments,
     Threads,
+    Tie,
     add_handovers,
     add_launches,
     add_loader,
@@ -57,16 +58,15 @@ def build_graph(
 
     threads = Threads.of(events, tree, launches, syncs.rows, steps)
     first_ns, last_ns = threads.extents_ns(events)
-    # The last argument orders moments at one time: what ends comes before what begins.
     host = Moments()
-    host.add(first_ns, threads.lanes, NO_ROW, 4)
-    host.add(last_ns, threads.lanes, NO_ROW, 9)
-    host.add(steps.starts_ns, events.lane[steps.rows], steps.rows, 4)
-    completed = host.add(steps.ends_ns, events.lane[steps.rows], steps.rows, 3)
+    host.add(first_ns, threads.lanes, NO_ROW, Tie.BEGINS)
+    host.add(last_ns, threads.lanes, NO_ROW, Tie.THREAD_ENDS)
+    host.add(steps.starts_ns, events.lane[steps.rows], steps.rows, Tie.BEGINS)
+    completed = host.add(steps.ends_ns, events.lane[steps.rows], steps.rows, Tie.STEP_ENDS)
 
     launched = add_launches(host, events, work)
-    host.add(waits.start_ns, events.lane[waits.rows], waits.rows, 6)
-    returned = host.add(waits.end_ns, events.lane[waits.rows], waits.rows, 2)
+    host.add(waits.start_ns, events.lane[waits.rows], waits.rows, Tie.WAITS)
+    returned = host.add(waits.end_ns, events.lane[waits.rows], waits.rows, Tie.RETURNS)
 
     handovers = add_handovers(host, events, threads)
     batches = add_loader(host, events)

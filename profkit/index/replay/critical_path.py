@@ -199,7 +199,8 @@ def trace_paths(
     node_kinds = np.where(is_unrecorded, np.uint8(PathKind.UNRECORDED), np.uint8(PathKind.KERNEL))
     unexplained = np.where(is_root, lags_ns, np.minimum(unexplained, lags_ns))
 
-    # Segments are the durations and the lags that take time, in time order.
+    # Segments are the durations and the lags that take time, in time order. Each node has both,
+    # in this order, between the three moments of its row.
     place = np.flatnonzero(moments[:, :-1] > moments[:, 1:])[::-1]
     index, is_lag = place >> 1, (place & 1).astype(np.bool_)
     ends = 3 * index + is_lag

@@ -1,6 +1,7 @@
 """Moments on host threads at which a thread launches work, waits, or goes on."""
 
 from dataclasses import field
+from enum import IntEnum, auto
 from typing import Any, Final
 
 import numpy as np
@@ -25,35 +26,51 @@ READY_BATCH_SHARE: Final = 0.1
 fetching a finished batch was seen to take 2 to 5 ms."""
 
 
+class Tie(IntEnum):
+    """The order of moments of one thread at one time: what ends precedes what begins."""
+
+    GOES_ON = auto()
+    """The main thread goes on after a pause."""
+    RETURNS = auto()
+    """A wait ends, or the work of another thread."""
+    JOINS = auto()
+    """Another thread begins to work while the main thread pauses."""
+    STEP_ENDS = auto()
+    BEGINS = auto()
+    """The thread, or a step."""
+    LAUNCHES = auto()
+    WAITS = auto()
+    PAUSES = auto()
+    """The main thread waits for other threads."""
+    THREAD_ENDS = auto()
+
+
 @dataclass
 class Moments:
-    """Moments on host threads, before they are ordered.
-
-    Moments at one time follow ``order``: what ends precedes what begins.
-    """
+    """Moments on host threads, before they are ordered."""
 
     time_ns: list[Int64s] = field(default_factory=list)
     lane: list[Int32s] = field(default_factory=list)
     row: list[Int32s] = field(default_factory=list)
-    order: list[int] = field(default_factory=list)
+    tie: list[Tie] = field(default_factory=list)
     count: int = 0
 
     def add(
-        self, time_ns: Int64s, lane: Int32s | int, row: Int32s | Rows | int, order: int
+        self, time_ns: Int64s, lane: Int32s | int, row: Int32s | Rows | int, tie: Tie
     ) -> Int32s:
         """Add moments, and return their numbers."""
         self.time_ns.append(np.asarray(time_ns, dtype=np.int64))
         for column, value in ((self.lane, lane), (self.row, row)):
             column.append(np.broadcast_to(np.asarray(value, dtype=np.int32), len(time_ns)))
-        self.order.append(order)
+        self.tie.append(tie)
         self.count += len(time_ns)
         return np.arange(self.count - len(time_ns), self.count, dtype=np.int32)
 
     def sort(self) -> Rows:
-        """Sort the numbers of all moments by thread, then time, then ``order``."""
+        """Sort the numbers of all moments by thread, then time, then tie."""
         lengths = [len(part_ns) for part_ns in self.time_ns]
         numbers = np.split(np.arange(self.count), np.cumsum(lengths))
-        parts = sorted(range(len(self.order)), key=self.order.__getitem__)
+        parts = sorted(range(len(self.tie)), key=self.tie.__getitem__)
 
         # Stable sorts by the least significant key first.
         order = np.concatenate([numbers[part] for part in parts])
@@ -157,7 +174,7 @@ def add_launches(host: Moments, events: EventTable, work: DeviceWork) -> Int32s:
     calls, at_ns = work.launch[launched_work], work.launched_ns[launched_work]
     # Work of one launch that starts at the same moment shares a node.
     is_new = (np.diff(calls, prepend=NO_ROW) != 0) | (np.diff(at_ns, prepend=NEVER) != 0)
-    moments = host.add(at_ns[is_new], events.lane[calls[is_new]], calls[is_new], 5)
+    moments = host.add(at_ns[is_new], events.lane[calls[is_new]], calls[is_new], Tie.LAUNCHES)
     moment_of_work = np.full(len(work), NO_ROW, dtype=np.int32)
     moment_of_work[launched_work] = moments[np.cumsum(is_new) - 1]
     return moment_of_work
@@ -190,10 +207,10 @@ def add_handovers(host: Moments, events: EventTable, threads: Threads) -> Links:
     is_last = np.append(begin_ns[leads[1:]] != begin_ns[leads[:-1]], True)[group]
 
     # At one moment the main thread first goes on and then waits. Other threads do the reverse.
-    begun = host.add(active.first_ns, active.lane, NO_ROW, 3)
-    done = host.add(active.last_ns, active.lane, NO_ROW, 2)
-    waiting = host.add(begin_ns[is_first], threads.main, NO_ROW, 7)
-    goes_on = host.add(end_ns[is_last], threads.main, NO_ROW, 1)
+    begun = host.add(active.first_ns, active.lane, NO_ROW, Tie.JOINS)
+    done = host.add(active.last_ns, active.lane, NO_ROW, Tie.RETURNS)
+    waiting = host.add(begin_ns[is_first], threads.main, NO_ROW, Tie.PAUSES)
+    goes_on = host.add(end_ns[is_last], threads.main, NO_ROW, Tie.GOES_ON)
 
     # Every thread of a later group follows all threads of the group before it.
     after = np.flatnonzero(~is_first)
@@ -309,12 +326,12 @@ def add_loader(host: Moments, events: EventTable) -> Links:
         rows = waits[events.lane[waits] == lane]
         rows = rows[np.argsort(events.ts_ns[rows], kind="stable")]
         end = events.ts_ns[rows] + events.dur_ns[rows]
-        arrived = host.add(end, lane, rows, 2)
+        arrived = host.add(end, lane, rows, Tie.RETURNS)
         # Only two late batches in a row show the workers' pace.
         waited_ns, paces_ns = events.dur_ns[rows], np.diff(end)
         is_late = waited_ns > READY_BATCH_NS
         is_late_for_pace = waited_ns[1:] > READY_BATCH_SHARE * paces_ns
         both = np.flatnonzero(is_late[:-1] & is_late[1:] & is_late_for_pace)
-        host.add(events.ts_ns[rows[both + 1]], lane, rows[both + 1], 6)
+        host.add(events.ts_ns[rows[both + 1]], lane, rows[both + 1], Tie.WAITS)
         parts.append((arrived[both], arrived[both + 1], end[both + 1] - end[both]))
     return Links.of(parts)

@@ -451,7 +451,11 @@ class HostTime:
         return cls(bounds, factor)
 
     def overlapping(self, times_ns: Int64s) -> Rows:
-        """Return which ascending moments end a period, since the moment before, that changes."""
+        """Return the places of moments before which time changes, since the moment before each.
+
+        Args:
+            times_ns: Ascending moments. Shape ``(k,)``.
+        """
         # Only bounds of periods that change matter: most moments are outside of them.
         changed = np.flatnonzero(self.factor[1:-1] != 1)
         first = np.searchsorted(times_ns, self.bounds_ns[changed], side="right")
