@@ -21,12 +21,15 @@ class FormatChoice(click.ParamType):  # type: ignore[type-arg]  # generic only f
 
     Args:
         of_recordings: Whether renderers that export the recording itself are included.
+        result: The result that is shown instead of a report: ``check``, ``difference``,
+            ``explanation`` or ``history``.
     """
 
     name = "format"
 
-    def __init__(self, *, of_recordings: bool = False) -> None:
+    def __init__(self, *, of_recordings: bool = False, result: str = "") -> None:
         self._of_recordings = of_recordings
+        self._result = result
 
     def get_metavar(self, param: click.Parameter, ctx: click.Context | None = None) -> str:  # noqa: ARG002  (click's signature)
         """Return the names of all renderers, as ``[json|text]``."""
@@ -57,6 +60,10 @@ class FormatChoice(click.ParamType):  # type: ignore[type-arg]  # generic only f
             return False
 
     def _offers(self, module: "Renderer") -> bool:
+        if self._result:
+            from profkit.present.renderer import offers_result
+
+            return offers_result(module, self._result)
         return self._of_recordings or module.INFO.shows == "report"
 
     def _names(self) -> tuple[str, ...]:

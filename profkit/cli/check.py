@@ -1,17 +1,15 @@
 """``profkit check``: whether a program keeps its budgets, for CI."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import click
 
-from profkit.cli._options import add_analysis_options, add_output_options
+from profkit.cli._options import FormatChoice, add_analysis_options, add_output_options
 from profkit.cli._output import check_target, deliver, layout
 
 if TYPE_CHECKING:
     from profkit.analysis.options import AnalysisOptions
-
-_FORMATS: Final = ("github", "html", "json", "junit", "md", "sarif", "text")
 
 
 @click.command(
@@ -33,7 +31,7 @@ _FORMATS: Final = ("github", "html", "json", "junit", "md", "sarif", "text")
     help="Baseline or report in JSON, for budgets such as +5%.",
 )
 @click.option("--update-baseline", is_flag=True, help="Write the figures to the baseline's file.")
-@add_output_options(click.Choice(_FORMATS))
+@add_output_options(FormatChoice(result="check"))
 @add_analysis_options
 def command(
     *,

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 import click
 
 from profkit.cli._options import (
+    FormatChoice,
     add_analysis_options,
     add_output_options,
     at_least,
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     "  profkit diff before.snapshot.pickle.gz after.snapshot.pickle.gz",
 )
 @click.argument("paths", metavar="[BEFORE AFTER]", nargs=-1, shell_complete=complete_files)
-@add_output_options(click.Choice(("html", "json", "md", "text")))
+@add_output_options(FormatChoice(result="difference"))
 @add_analysis_options
 @click.option(
     "--top",

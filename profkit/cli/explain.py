@@ -6,13 +6,17 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from profkit.cli._options import add_analysis_options, add_output_options, add_paths_argument
+from profkit.cli._options import (
+    FormatChoice,
+    add_analysis_options,
+    add_output_options,
+    add_paths_argument,
+)
 from profkit.cli._output import check_target, deliver, layout
 
 if TYPE_CHECKING:
     from profkit.analysis.options import AnalysisOptions
 
-_FORMATS: Final = ("html", "json", "md", "text")
 _EPILOG: Final = """\b
 Examples:
   profkit explain 1
@@ -24,7 +28,7 @@ Examples:
 @click.command(short_help="Explain one finding.", epilog=_EPILOG)
 @click.argument("finding", metavar="FINDING")
 @add_paths_argument
-@add_output_options(click.Choice(_FORMATS))
+@add_output_options(FormatChoice(result="explanation"))
 @add_analysis_options
 def command(
     *,

@@ -1,17 +1,20 @@
 """``profkit history``: figures and findings over commits."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import click
 
-from profkit.cli._options import add_analysis_options, add_output_options, add_paths_argument
+from profkit.cli._options import (
+    FormatChoice,
+    add_analysis_options,
+    add_output_options,
+    add_paths_argument,
+)
 from profkit.cli._output import check_target, deliver, layout
 
 if TYPE_CHECKING:
     from profkit.analysis.options import AnalysisOptions
-
-_FORMATS: Final = ("csv", "html", "json", "md", "text")
 
 
 @click.command(
@@ -19,7 +22,7 @@ _FORMATS: Final = ("csv", "html", "json", "md", "text")
     epilog="\b\nExample: profkit history traces --format html -o history.html",
 )
 @add_paths_argument
-@add_output_options(click.Choice(_FORMATS))
+@add_output_options(FormatChoice(result="history"))
 @click.option(
     "--tensorboard",
     "logdir",

@@ -52,6 +52,8 @@ class RendererInfo:
             for formats that other programs read, by ``profkit export`` alone.
         opened_by: What opens such a file, as in ``ui.perfetto.dev``; empty where that is obvious.
         joins_ranks: Whether the ranks of a job are one product also in a format of recordings.
+        is_for_people: Whether people read it; else programs do. For people "No problems found." is
+            said, and long lists end after some entries.
     """
 
     name: str
@@ -60,6 +62,7 @@ class RendererInfo:
     shows: Literal["report", "recording"] = "report"
     opened_by: str = ""
     joins_ranks: bool = False
+    is_for_people: bool = False
 
 
 @dataclass(frozen=True)
@@ -214,6 +217,16 @@ def optional_function(module: Renderer, name: str) -> Callable[..., Any] | None:
     """Return an optional function of a renderer, or None; a module of its name does not count."""
     function = getattr(module, name, None)
     return function if callable(function) else None
+
+
+def offers_result(module: Renderer, kind: str) -> bool:
+    """Return whether a format can show a kind of result, such as ``check`` or ``history``.
+
+    A page in HTML is the fragment of a result in a frame.
+    """
+    functions = (f"render_{kind}", "render_document")
+    has_function = any(optional_function(module, name) is not None for name in functions)
+    return module.INFO.name == "html" or (module.INFO.shows == "report" and has_function)
 
 
 def streams(module: Renderer) -> bool:

@@ -8,7 +8,13 @@ from profkit.model.check import Check
 from profkit.model.difference import Difference
 from profkit.model.explanation import Explanation
 from profkit.model.history import History
-from profkit.present.renderer import optional_function, options_of, renderer, renderers
+from profkit.present.renderer import (
+    offers_result,
+    optional_function,
+    options_of,
+    renderer,
+    renderers,
+)
 
 Result = Difference | Check | Explanation | History
 
@@ -48,12 +54,8 @@ def render_result(result: Result, name: str, options: dict[str, Any]) -> bytes:
         build_document = getattr(documents, f"build_{kind}_document")
         return bytes(lay_out(build_document(result, chosen), chosen))
 
-    names = {
-        offer.INFO.name
-        for offer in renderers()
-        if optional_function(offer, function_name) or optional_function(offer, _DOCUMENT)
-    }
+    names = [offer.INFO.name for offer in renderers() if offers_result(offer, kind)]
     raise UsageError(
         f"{title} has no format {name!r}.",
-        f"Its formats are {', '.join(sorted({*names, 'html'}))}.",
+        f"Its formats are {', '.join(names)}.",
     )

@@ -8,7 +8,6 @@ the report's dataclasses; ``python -m profkit.renderers.json_report`` prints it.
 import inspect
 import json
 import re
-import sys
 from dataclasses import replace
 from typing import Any, Final
 
@@ -197,7 +196,3 @@ def _describe_part(part: dict[str, Any]) -> None:
 def write_schema() -> str:
     """Return the JSON Schema as it is shipped."""
     return json.dumps(build_schema(), indent=2) + "\n"
-
-
-if __name__ == "__main__":
-    sys.stdout.write(write_schema())

@@ -33,7 +33,7 @@ from profkit.units import format_share
 
 __all__ = ["INFO", "Options", "render", "render_document"]
 
-INFO = RendererInfo(name="md", suffix=".md", media_type="text/markdown")
+INFO = RendererInfo(name="md", suffix=".md", media_type="text/markdown", is_for_people=True)
 
 _SPECIAL: Final = regex(r"[\\`*\[\]<>~&$@#]|(?<![^\W_])_|_(?![^\W_])")
 _MAX_KERNEL_WIDTH: Final = 80

@@ -10,8 +10,6 @@ from typing import Any
 from profkit.model.report import Report
 from profkit.present.renderer import Renderer, accepted
 
-PROSE = ("text/plain", "text/markdown", "text/html")
-"""Media types for people; all others are for programs."""
 UNSEEN = ("script", "style", "template")
 SAID = ("title", "aria-label", "alt")
 VOID = ("meta", "br", "img", "link", "input", "hr", "col")
@@ -24,7 +22,7 @@ def made(module: Renderer, report: Report, **options: object) -> bytes:
 
 def for_people(module: Renderer) -> bool:
     """Whether a format is for people."""
-    return module.INFO.media_type in PROSE and module.INFO.shows == "report"
+    return module.INFO.is_for_people
 
 
 def said(module: Renderer, product: bytes) -> str:

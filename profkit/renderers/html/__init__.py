@@ -19,7 +19,7 @@ from profkit.renderers.html._options import Options
 
 __all__ = ["INFO", "Options", "render", "together"]
 
-INFO = RendererInfo(name="html", suffix=".html", media_type="text/html")
+INFO = RendererInfo(name="html", suffix=".html", media_type="text/html", is_for_people=True)
 
 
 def render(report: Report, options: Options) -> bytes:

@@ -31,7 +31,7 @@ from profkit.renderers.text.shorten import join_sentence, keep_findings, shorten
 
 __all__ = ["INFO", "Options", "render", "render_document"]
 
-INFO = RendererInfo(name="text", suffix=".txt", media_type="text/plain")
+INFO = RendererInfo(name="text", suffix=".txt", media_type="text/plain", is_for_people=True)
 
 _HEIGHT: Final = 40
 """Lines of a screen: a longer report is shortened, down to one finding in full."""
