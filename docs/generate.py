@@ -1,4 +1,4 @@
-"""Generates ``docs/reference/``, the glossary page and the picture of a terminal.
+"""Generates ``docs/reference/``, the glossary page, the JSON Schema and the picture of a terminal.
 
 Rule pages come from docstrings, commands from ``--help``, the JSON layouts from dataclasses, and
 Python names from signatures and docstrings.
@@ -30,14 +30,17 @@ from profkit.model.difference import Difference
 from profkit.model.report import Report
 from profkit.present.glossary import GLOSSARY, Term
 from profkit.present.renderer import renderers
+from profkit.renderers import json_report
 from profkit.renderers.json_report import INTERNAL
 
 if typing.TYPE_CHECKING:
     from profkit.engine.detector import Rule
 
-REFERENCE: Final = Path(__file__).parent / "reference"
-TRACES: Final = Path(__file__).parents[1] / "traces"
+ROOT: Final = Path(__file__).parents[1]
+REFERENCE: Final = ROOT / "docs" / "reference"
+TRACES: Final = ROOT / "traces"
 PICTURE: Final = Path(__file__).parent / "images" / "run.svg"
+SCHEMA: Final = Path(json_report.__file__).parent / "report.schema.json"
 GLOSSARY_PAGE: Final = Path(__file__).parent / "glossary.md"
 SHOWN: Final = "starved_loader"
 SHOWN_WIDTH: Final = 100
@@ -327,10 +330,10 @@ def picture() -> str:
 def stale() -> list[str]:
     """The generated files that are out of date."""
     wanted = {REFERENCE / path: text for path, text in pages().items()}
-    wanted |= {PICTURE: picture(), GLOSSARY_PAGE: glossary()}
-    there = {*REFERENCE.rglob("*.md"), PICTURE, GLOSSARY_PAGE}
+    wanted |= {PICTURE: picture(), GLOSSARY_PAGE: glossary(), SCHEMA: json_report.write_schema()}
+    there = {*REFERENCE.rglob("*.md"), PICTURE, GLOSSARY_PAGE, SCHEMA}
     return sorted(
-        path.name
+        path.relative_to(ROOT).as_posix()
         for path in wanted.keys() | there
         if path not in there or path.read_text(encoding="utf-8") != wanted.get(path)
     )
@@ -349,6 +352,7 @@ def main() -> int:
     PICTURE.parent.mkdir(exist_ok=True)
     PICTURE.write_text(picture(), encoding="utf-8")
     GLOSSARY_PAGE.write_text(glossary(), encoding="utf-8")
+    SCHEMA.write_text(json_report.write_schema(), encoding="utf-8")
     wanted = pages()
     for left in REFERENCE.rglob("*.md"):
         if left.relative_to(REFERENCE).as_posix() not in wanted:

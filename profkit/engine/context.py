@@ -93,7 +93,8 @@ class Context:
         peaks: By device name, the peaks that the user states; ``cpu`` for a run without devices.
         tokens_per_step: Tokens that one step processes, or None if the user does not state it.
         parameters: Parameters of the model that each token uses, or None.
-        kept: What was kept of an earlier look; None where nothing is kept.
+        kept: Costly relations that an earlier process has computed from these files; None without
+            a cache.
     """
 
     trace: Trace = NO_TRACE
@@ -435,6 +436,9 @@ class Context:
 
     def by_line(self, rows: Rows | Int32s) -> Iterator[tuple[Location, Rows]]:
         """Group host rows by source line; rows without one by their operator.
+
+        Stacks that torch recorded have only the first line of each function: then these are groups
+        of a function's calls, whose location has the precision ``function``.
 
         Yields:
             The location of the first row of each group, and the group's rows in their order. The

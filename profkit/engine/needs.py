@@ -1,7 +1,8 @@
 """Data that rules need, and how to record what is missing.
 
-A rule lists its needs in its ``INFO``. Needs that several rules share are defined here; a rule with
-a need that no other rule has defines a :class:`Need` in its own file.
+A rule lists its needs in its ``INFO``. What several rules need of a recording is defined here, and
+what the rules of one family need in that family; a rule with a need that no other rule has defines
+a :class:`Need` in its own file.
 """
 
 from collections.abc import Callable, Iterable

@@ -94,12 +94,12 @@ def build_job_lanes(job: JobContext) -> JobLanes:
         begins.append(time.start_ns)
 
     collectives = _Collectives(job.matches, job.delays)
-    sites = collectives.count_sites()
+    sites, collectives_begin_ns = collectives.count_sites()
     first_site = {code: i for i, code in enumerate(sites, start=len(kinds))}
     place = {kind: i for i, kind in enumerate(kinds)}
 
     begins_ns = clocks.corrected(calls.clock, np.array(begins, dtype=np.int64))
-    origin_ns = int(min([*begins_ns.tolist(), *collectives.begins_ns]))
+    origin_ns = int(min([*begins_ns.tolist(), *collectives_begin_ns]))
 
     lanes = []
     for number, (report, time) in enumerate(zip(job.ranks, _times(job), strict=True)):
@@ -176,23 +176,24 @@ class _Collectives:
             calls.member[self._late], np.arange(len(calls.ranks) + 1)
         )
         self._shape = len(_STATES), len(calls.kinds), len(calls.groups), len(_WHY) + 1
-        self.begins_ns: list[int] = []
 
-    def count_sites(self) -> dict[int, LaneSite]:
-        """Return what the slices of all ranks represent, by code."""
+    def count_sites(self) -> tuple[dict[int, LaneSite], list[int]]:
+        """Return what the slices of all ranks represent, by code, and when each rank's begin."""
+        begins_ns: list[int] = []
         n: Counter[int] = Counter()
         total: Counter[int] = Counter()
 
         for number in range(len(self._matches.calls.ranks)):
             begins, until, code = self._find_slices(number)
-            self.begins_ns += [int(begins.min())] if len(begins) else []
+            begins_ns += [int(begins.min())] if len(begins) else []
 
             codes, place = np.unique(code, return_inverse=True)
             ns = sum_by_key(len(codes), place, until - begins)
             n.update(dict(zip(codes.tolist(), np.bincount(place).tolist(), strict=True)))
             total.update(dict(zip(codes.tolist(), ns.tolist(), strict=True)))
 
-        return {code: self._site(code, n[code], total[code]) for code in sorted(n)}
+        sites = {code: self._site(code, n[code], total[code]) for code in sorted(n)}
+        return sites, begins_ns
 
     def _site(self, code: int, n: int, total_ns: int) -> LaneSite:
         state, kind, group, why = map(int, np.unravel_index(code, self._shape))

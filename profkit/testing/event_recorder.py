@@ -171,7 +171,7 @@ class EventRecorder:
 
     @contextmanager
     def builtin(self, name: str) -> Iterator[Event]:
-        """Record a call of a builtin around a block, such as ``method 'item' of Tensor object``."""
+        """Record a call of a builtin around a block, such as ``method item of Tensor object``."""
         with self._python_call(f"{BUILTIN_PREFIX}{name}>", {}) as event:
             yield event
 

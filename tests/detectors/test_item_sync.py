@@ -255,7 +255,7 @@ def test_one_read_in_the_only_step_is_reported(found: Found) -> None:
         (["unbind", *["add", "item", "item", "slice"] * 4, "stack"], True),
         (["item"] * 4, False),
     ],
-    ids=["x[i].item()", "x[i] for i in ids", "x[ids[i]]", "x[i : i + n]", "t.tolist()"],
+    ids=["x[i].item()", "x[i] for i in ids", "x[ids[i]]", "x[i : i + n]", "[float(x) for x in t]"],
 )
 def test_a_tensor_as_an_index_is_told_from_another_read(
     found: Found, operators: list[str], *, is_index: bool
@@ -300,7 +300,7 @@ def test_the_seed_that_a_loader_draws_is_no_read_of_the_program(
 ) -> None:
     b = TraceBuilder(stacks=True, device_names=())
     epoch = b.frame("train.py", 10, "train_epoch")
-    read = b.builtin("method 'item' of Tensor object")
+    read = b.builtin("method item of Tensor object")
     with b.step(), epoch, b.frame(reader, 691, "__init__"), read:
         b.item(on_device=False)
     assert len(found(b, RULE)) == n_found

@@ -73,7 +73,7 @@ def begin() -> None:
     with contextlib.suppress(OSError):
         if loop is not None:
             _state.folder, _state.pid = tempfile.mkdtemp(prefix="profkit-workers-"), os.getpid()
-            worker._worker_loop = _sampling(loop)  # type: ignore[attr-defined]
+            worker._worker_loop = _wrap_loop(loop)  # type: ignore[attr-defined]
 
 
 def end() -> None:
@@ -114,7 +114,7 @@ def read() -> LoaderWorkers | None:
     )
 
 
-def _sampling(loop: Callable[..., Any]) -> Callable[..., Any]:
+def _wrap_loop(loop: Callable[..., Any]) -> Callable[..., Any]:
     """Return a worker's function that samples its thread meanwhile."""
 
     @functools.wraps(loop)

@@ -175,7 +175,7 @@ def _wait_for_report(rank: RankOfJob, max_wait_s: float) -> _JobEnd | None:
 
 
 def _phases(states: Sequence[RankState | None]) -> list[RankPhase]:
-    """Return the state of each rank."""
+    """Return the phase of each rank."""
     return [RankPhase.UNSEEN if state is None else state.phase for state in states]
 
 

@@ -1,6 +1,6 @@
 """Who waits, who reports and who removes the folder when the ranks of a job end.
 
-A pure function of the states of all ranks. Each rank writes its own state first and reads those of
+A pure function of the phases of all ranks. Each rank writes its own state first and reads those of
 the others afterwards, so that of two that end at once at least one sees the other; of several that
 would report, the one that claims the report first does it (:mod:`profkit.capture.run.job`).
 
@@ -36,24 +36,24 @@ class RankAction(Enum):
 
 
 GOES_ON: Final = frozenset({RankPhase.UNSEEN, RankPhase.RUNNING, RankPhase.ELSEWHERE})
-"""The states of ranks whose program has not ended, as far as is known."""
+"""The phases of ranks whose program has not ended, as far as is known."""
 _HAS_FAILED: Final = frozenset({RankPhase.FAILED, RankPhase.DIED})
 _IS_GONE: Final = frozenset({RankPhase.FAILED, RankPhase.DIED, RankPhase.LEFT})
 _MAY_ACT: Final = frozenset({RankPhase.ENDED, RankPhase.LEFT, RankPhase.FAILED})
 
 
-def has_failed(states: Sequence[RankPhase]) -> bool:
+def has_failed(phases: Sequence[RankPhase]) -> bool:
     """Return whether a rank of the job is known to have failed or died."""
-    return not _HAS_FAILED.isdisjoint(states)
+    return not _HAS_FAILED.isdisjoint(phases)
 
 
 def next_action(
-    states: Sequence[RankPhase], rank: int, *, is_reported: bool = False, is_late: bool = False
+    phases: Sequence[RankPhase], rank: int, *, is_reported: bool = False, is_late: bool = False
 ) -> RankAction:
     """Return what a rank does next after its program has ended.
 
     Args:
-        states: Those of all ranks.
+        phases: The phase of each rank.
         rank: The number of this rank, which has ended, left or failed.
         is_reported: Whether a rank has claimed to report.
         is_late: Whether this rank has waited as long as it may: it waits no more.
@@ -61,19 +61,19 @@ def next_action(
     Raises:
         ValueError: If the program of this rank has not ended.
     """
-    if states[rank] not in _MAY_ACT:
-        raise ValueError(f"Rank {rank} does not end: {states[rank]}.")
-    if states[rank] is RankPhase.ENDED and not is_reported:
-        if has_failed(states):
-            return _action_after_failure(states, rank, is_late=is_late)
-        return _action_after_good_end(states, rank, is_late=is_late)
-    return _action_of_leaving(states, rank, is_reported=is_reported, is_late=is_late)
+    if phases[rank] not in _MAY_ACT:
+        raise ValueError(f"Rank {rank} does not end: {phases[rank]}.")
+    if phases[rank] is RankPhase.ENDED and not is_reported:
+        if has_failed(phases):
+            return _choose_after_failure(phases, rank, is_late=is_late)
+        return _choose_after_good_end(phases, rank, is_late=is_late)
+    return _choose_when_leaving(phases, rank, is_reported=is_reported, is_late=is_late)
 
 
-def _action_after_good_end(states: Sequence[RankPhase], rank: int, *, is_late: bool) -> RankAction:
+def _choose_after_good_end(phases: Sequence[RankPhase], rank: int, *, is_late: bool) -> RankAction:
     """Return what a rank does that has ended well in a job without failures."""
-    first = next(number for number, state in enumerate(states) if state not in _IS_GONE)
-    going_on = GOES_ON.intersection(states)
+    first = next(number for number, phase in enumerate(phases) if phase not in _IS_GONE)
+    going_on = GOES_ON.intersection(phases)
 
     if first != rank:
         return RankAction.LEAVE
@@ -85,9 +85,9 @@ def _action_after_good_end(states: Sequence[RankPhase], rank: int, *, is_late: b
     return RankAction.LEAVE if RankPhase.RUNNING in going_on else RankAction.REPORT
 
 
-def _action_after_failure(states: Sequence[RankPhase], rank: int, *, is_late: bool) -> RankAction:
+def _choose_after_failure(phases: Sequence[RankPhase], rank: int, *, is_late: bool) -> RankAction:
     """Return what a rank does that has ended well in a job in which another one has failed."""
-    lower, peers = states[:rank], [*states[:rank], *states[rank + 1 :]]
+    lower, peers = phases[:rank], [*phases[:rank], *phases[rank + 1 :]]
 
     if RankPhase.RUNNING in peers:
         return RankAction.LEAVE
@@ -96,21 +96,22 @@ def _action_after_failure(states: Sequence[RankPhase], rank: int, *, is_late: bo
     return RankAction.LEAVE if {RankPhase.ENDED, RankPhase.UNSEEN} & {*lower} else RankAction.REPORT
 
 
-def _action_of_leaving(
-    states: Sequence[RankPhase], rank: int, *, is_reported: bool, is_late: bool
+def _choose_when_leaving(
+    phases: Sequence[RankPhase], rank: int, *, is_reported: bool, is_late: bool
 ) -> RankAction:
     """Return what a rank does that waits for nobody, and reports only if it is the last one."""
-    lower, peers = states[:rank], [*states[:rank], *states[rank + 1 :]]
+    lower, peers = phases[:rank], [*phases[:rank], *phases[rank + 1 :]]
 
     if RankPhase.RUNNING in peers or RankPhase.ENDED in peers:
         return RankAction.LEAVE
     if RankPhase.ELSEWHERE in peers:
-        if is_reported or not has_failed(states):
+        if is_reported or not has_failed(phases):
             return RankAction.LEAVE
         # A rank that was killed on another machine will never say so.
         return RankAction.REPORT if is_late else RankAction.WAIT
 
-    # Without rank 0's folder this is the part of a job that rank 0 reports on.
+    # A lower rank that was never seen here writes to the folder of another machine, and reports
+    # there on the job: nobody reports on what is in this folder.
     if is_reported or RankPhase.UNSEEN in lower:
         return RankAction.REMOVE
     return RankAction.REPORT

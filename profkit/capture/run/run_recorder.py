@@ -95,7 +95,7 @@ class RunRecorder:
     def is_over(self) -> bool:
         """Return whether nothing is recorded, now or soon.
 
-        A step with stacks that was put off may never be affordable.
+        That is so too while a step with stacks waits for its budget, which may be for ever.
         """
         if not self._plan.record_trace or self.state.stage is Stage.YIELDED:
             return True
@@ -161,7 +161,8 @@ class RunRecorder:
     def step_ended(self) -> None:
         """End a step and begin the next one, where the program's own step ends.
 
-        At a place where no recording may begin or end, the step goes on.
+        At a place where no recording may begin or end nothing changes, and the step goes on: its
+        end is not counted.
         """
         if self.is_over_for_good:
             return

@@ -243,7 +243,7 @@ class RecordingMode:
     def __init__(
         self, record: Callable[[OperatorCall, _Before], None], before: Callable[[], _Before]
     ) -> None:
-        self._mode = _mode_class()(record, before)
+        self._mode = _make_mode_class()(record, before)
         self._mode.__enter__()
 
     def pop(self) -> bool:
@@ -259,7 +259,7 @@ class RecordingMode:
 
 
 @cache
-def _mode_class() -> Any:  # noqa: ANN401  (a class)
+def _make_mode_class() -> Any:  # noqa: ANN401  (a class)
     """Return the class of the mode of torch, whose arguments are those of :class:`RecordingMode`.
 
     There is one, as a class is garbage in cycles: of one for each step some 40 KB would stay until
