@@ -333,7 +333,7 @@ def stale() -> list[str]:
     wanted |= {PICTURE: picture(), GLOSSARY_PAGE: glossary(), SCHEMA: json_report.write_schema()}
     there = {*REFERENCE.rglob("*.md"), PICTURE, GLOSSARY_PAGE, SCHEMA}
     return sorted(
-        path.relative_to(ROOT).as_posix()
+        f"{path.parent.name}/{path.name}"
         for path in wanted.keys() | there
         if path not in there or path.read_text(encoding="utf-8") != wanted.get(path)
     )

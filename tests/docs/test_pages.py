@@ -36,7 +36,9 @@ def test_an_outdated_page_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     (tmp_path / "reference" / "gone.md").write_text("of a rule that is no more")
     (tmp_path / "reference" / "report.md").unlink()
     monkeypatch.setattr(generate, "REFERENCE", tmp_path / "reference")
-    assert {"commands.md", "gone.md", "report.md"} <= set(generate.stale())
+    assert {"reference/commands.md", "reference/gone.md", "reference/report.md"} <= set(
+        generate.stale()
+    )
 
 
 @pytest.mark.parametrize("page", WRITTEN)
