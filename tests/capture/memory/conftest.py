@@ -5,10 +5,11 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
-from profkit.capture.memory.holders import native_refs
+from profkit.capture.memory.holders import holder_chains, native_refs
 from tests.capture.memory.worlds import START, World
 
 
@@ -19,8 +20,17 @@ def nothing_frozen(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def all_objects() -> Iterator[None]:
-    """Show the objects of tests before too, for holders such as a module of a library."""
+def all_objects(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Show the objects of tests before too, for holders such as a module of a library.
+
+    They are so many, where all tests run, that a search takes longer than a program would wait.
+    """
+    find_holdings = holder_chains.find_holdings
+
+    def find_in_time(*args: Any, **options: Any) -> list[holder_chains.Holding]:  # noqa: ANN401
+        return find_holdings(*args, **options | {"budget_s": 60.0})
+
+    monkeypatch.setattr(holder_chains, "find_holdings", find_in_time)
     gc.unfreeze()
     yield
     gc.freeze()
