@@ -346,6 +346,7 @@ class CaptureInfo:
         sampled: Functions that ran during the whole run, or during some steps of a loop, recorded
             or not; None where nothing was sampled.
         loader_workers: What workers of DataLoaders did; None where none was sampled.
+        unused_gpus: Names of the machine's GPUs that the program may use, if it has used none.
     """
 
     version: str
@@ -376,3 +377,4 @@ class CaptureInfo:
     revision: str | None = None
     sampled: SampledTime | None = None
     loader_workers: LoaderWorkers | None = None
+    unused_gpus: list[str] = field(default_factory=list)

@@ -42,6 +42,7 @@ _MIN_STEPS_SHARE: Final = 0.5
 _NOTHING_RECORDED: Final = "nothing-recorded"
 _BUSY_MACHINE: Final = "busy-machine"
 _SLOWING_STEPS: Final = "slowing-steps"
+_UNUSED_GPU: Final = "unused-gpu"
 _WARM_UP: Final = "Warm up before you record, to see what the program does from then on."
 _REMARKS: Final = (Cause.COLD_START, Cause.UNRECORDED)
 """What the headline names even if it is not what limits the program, in this order."""
@@ -102,6 +103,9 @@ def _coverage(report: Report) -> Iterator[str]:
         return
     if not breakdown.on_device and not is_on_cpu(report, breakdown):
         yield "No device work was recorded."
+    unused = next((finding for finding in report.findings if finding.name == _UNUSED_GPU), None)
+    if unused is not None:
+        yield f"{unused.title}."
     covered = breakdown.total_ns / window_ns if window_ns else 1.0
     if covered < _MIN_STEPS_SHARE and breakdown.per_step_ns is not None:
         yield f"Steps are {format_share(covered)} of the recording."

@@ -1,13 +1,21 @@
 """Which devices torch can use, and profkit's own synchronization with them."""
 
 import contextlib
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextvars import ContextVar
+from pathlib import Path
 from typing import Any, Final, Literal
+
+from profkit.patterns import regex
 
 OnlyDevice = Literal["cuda", "xpu"]
 """A kind of device that recording can be restricted to. ROCm's is ``cuda``, as in torch."""
+
+_NVIDIA_GPUS: Final = Path("/proc/driver/nvidia/gpus")
+_DEVICE_FILES: Final = Path("/dev")
+_MODEL: Final = regex(r"(?m)^Model:\s*(.+?)\s*$")
 
 _in_profkit: Final[ContextVar[bool]] = ContextVar("profkit_synchronizes", default=False)
 
@@ -57,8 +65,33 @@ def modules_in_use(kinds: Sequence[str] = ("cuda", "xpu")) -> Iterator[Any]:
     for kind in kinds:
         module = getattr(torch, kind, None)
         with contextlib.suppress(RuntimeError, AttributeError, AssertionError):
-            if module is not None and module.is_available() and module.is_initialized():
+            # A child forked later could not use CUDA if `is_available()` had asked the driver.
+            if module is not None and module.is_initialized() and module.is_available():
                 yield module
+
+
+def find_unused_gpus() -> list[str]:
+    """Return the names of the NVIDIA GPUs that this process may use, if it has used no device.
+
+    The driver is not asked: that would prevent the program from forking. A container that was given
+    no GPU sees the names of all, but none of their device files.
+
+    Source: "proc interface" in the README of NVIDIA's driver for Linux. "CUDA Environment
+    Variables" in the CUDA C++ Programming Guide: an empty list, or a first entry that is no GPU,
+    hides all.
+    """
+    visible_gpus = os.environ.get("CUDA_VISIBLE_DEVICES")
+    is_hidden = visible_gpus is not None and (not visible_gpus or visible_gpus.startswith("-1"))
+    if is_hidden or any(modules_in_use()):
+        return []
+
+    names = []
+    with contextlib.suppress(OSError):
+        if any(os.access(file, os.R_OK | os.W_OK) for file in _DEVICE_FILES.glob("nvidia[0-9]*")):
+            for gpu in sorted(_NVIDIA_GPUS.glob("*/information")):
+                model = _MODEL.search(gpu.read_text(encoding="utf-8", errors="replace"))
+                names += [model[1]] if model else []
+    return names
 
 
 def _ordinals_in_use(module: Any) -> list[int]:  # noqa: ANN401  (torch.cuda and its like)

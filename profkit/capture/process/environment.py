@@ -63,6 +63,7 @@ def describe(name: str, steps: StepKind) -> CaptureInfo:
         threads=host_threads(),
         mismatch=ended_by,
         processor=processor(),
+        unused_gpus=devices.find_unused_gpus(),
         revision=revision(Path.cwd()),
         settings={
             name: os.environ[name]
