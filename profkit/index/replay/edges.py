@@ -151,13 +151,14 @@ class EdgeTable:
             start_ns: When its own duration begins. Shape ``(n,)``.
             extra_ns: By how much a lag is longer than usual. Shape ``(n,)``.
         """
-        before, kind, usual_ns = (
+        before, kind, ready_ns = (
             np.concatenate([edges[side][name] for edges in self._edges])
             for name in ("before", "kind", "ready_ns")
         )
 
+        # In place: the columns of a large recording are a gigabyte.
         before_ns = time_ns[before]
-        usual_ns -= before_ns
+        usual_ns = np.subtract(ready_ns, before_ns, out=ready_ns)
         lag_ns = np.subtract(start_ns, before_ns, out=before_ns)
         hidden_ns = np.minimum(lag_ns, usual_ns)
 

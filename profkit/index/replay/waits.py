@@ -123,12 +123,12 @@ def _find_last_ended(
         Positions, or :data:`NO_ROW`. Shape ``(k,)``.
     """
     # Mostly it is simply the work that ended last.
-    order = len(work) - 1 - np.argsort(work.ended_ns[::-1], kind="stable")
-    place = np.searchsorted(work.ended_ns[order], before_ns, side="right") - 1
+    order = len(work) - 1 - np.argsort(work.all_ended_ns[::-1], kind="stable")
+    place = np.searchsorted(work.all_ended_ns[order], before_ns, side="right") - 1
     latest = order[place]
 
     is_newest = work.next_launched_ns[latest] > launched_by_ns
-    is_match = (work.issued_ns[latest] <= launched_by_ns) & (is_any | is_newest)
+    is_match = (work.all_launched_ns[latest] <= launched_by_ns) & (is_any | is_newest)
     last_work = np.where(is_match & (place >= 0), latest, NO_ROW).astype(np.int32)
 
     open_calls = np.flatnonzero(wanted & ~is_match & (place >= 0))
@@ -167,8 +167,8 @@ def _assign_to_waits(
 
         # Of each stream the last work is enough: the work before it ends earlier.
         ends = np.maximum.accumulate(end_ns[thread_waits])
-        first = np.searchsorted(ends, work.ended_ns)
-        first = np.maximum(first, np.searchsorted(start_ns[thread_waits], work.issued_ns))
+        first = np.searchsorted(ends, work.all_ended_ns)
+        first = np.maximum(first, np.searchsorted(start_ns[thread_waits], work.all_launched_ns))
         is_last = np.append((first[1:] != first[:-1]) | (work.stream[1:] != work.stream[:-1]), True)
         last = np.flatnonzero(is_last & (first < len(thread_waits)))
         added.append(np.stack((thread_waits[first[last]], last.astype(np.int32))))

@@ -66,12 +66,12 @@ class DeviceWork:
         return latest_ns
 
     @cached_property
-    def ended_ns(self) -> Int64s:
+    def all_ended_ns(self) -> Int64s:
         """Return when each work and all before it on its stream had ended. Shape ``(w,)``."""
         return self.latest_so_far(self.end_ns)
 
     @cached_property
-    def issued_ns(self) -> Int64s:
+    def all_launched_ns(self) -> Int64s:
         """Return when each work and all before it on its stream had been launched.
 
         Shape ``(w,)``.
@@ -82,7 +82,7 @@ class DeviceWork:
     def next_launched_ns(self) -> Int64s:
         """Return when the next work on the stream of each had been launched. Shape ``(w,)``."""
         is_last = np.append(self.stream[1:] != self.stream[:-1], True)
-        return np.where(is_last, -NEVER, np.append(self.issued_ns[1:], NEVER))
+        return np.where(is_last, -NEVER, np.append(self.all_launched_ns[1:], NEVER))
 
     def latest_ended(
         self, before_ns: Int64s, launched_by_ns: Int64s
@@ -98,8 +98,8 @@ class DeviceWork:
             :data:`NO_ROW`; whether nothing launched by then ended later. Shape ``(k,)`` each.
         """
         for stream in self.streams():
-            ended = np.searchsorted(self.ended_ns[stream], before_ns, side="right")
-            issued = np.searchsorted(self.issued_ns[stream], launched_by_ns, side="right")
+            ended = np.searchsorted(self.all_ended_ns[stream], before_ns, side="right")
+            issued = np.searchsorted(self.all_launched_ns[stream], launched_by_ns, side="right")
             yield stream, np.minimum(ended, issued).astype(np.int32) - 1, ended >= issued
 
 
