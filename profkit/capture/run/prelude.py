@@ -62,6 +62,11 @@ class Prelude:
         return self._session is not None and self._session.is_recording
 
     @property
+    def is_muted(self) -> bool:
+        """Return whether nothing more of it is collected."""
+        return self._session is not None and self._session.is_muted
+
+    @property
     def is_sampling(self) -> bool:
         """Return whether stacks are sampled."""
         return self._sampler.is_on

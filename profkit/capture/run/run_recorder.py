@@ -87,6 +87,12 @@ class RunRecorder:
         return is_session or self._prelude.is_recording
 
     @property
+    def is_collecting(self) -> bool:
+        """Return whether events are collected now, which take memory."""
+        is_muted = self._session is None and self._prelude.is_muted
+        return self.is_recording and not is_muted
+
+    @property
     def is_sampling(self) -> bool:
         """Return whether stacks are sampled, as the steps are not known."""
         return self._prelude.is_sampling

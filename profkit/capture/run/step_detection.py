@@ -49,6 +49,7 @@ from profkit.capture.process.open_regions import OpenRegions
 from profkit.capture.recording import current
 from profkit.capture.run.plan import Plan
 from profkit.capture.run.run_recorder import RunRecorder
+from profkit.capture.run.thread_calls import ThreadCalls
 from profkit.capture.source.files import library_roots
 from profkit.model.live_memory import LiveMemory
 
@@ -137,6 +138,9 @@ class StepFinder:
             self.recorder, self._make_leak_monitor if plan.monitor_memory else None
         )
         self._boundaries = StepBoundaries(self._switch_source)
+        self._thread_calls = (
+            ThreadCalls(self._make_monitor_of_threads) if plan.monitor_memory else None
+        )
         self._module_calls = ModuleCalls(self._on_call)
         self._on_leading_call = unless_paused(self._on_module)
         self._main_thread = (os.getpid(), threading.get_ident())
@@ -151,6 +155,8 @@ class StepFinder:
         return self.recorder.path
 
     def _switch_source(self, source: StepSource) -> StepMonitors:
+        if self._thread_calls is not None:
+            self._thread_calls.discard()
         return self._monitors.switch_source(source, self._boundaries.n_ended_before)
 
     @property
@@ -197,9 +203,11 @@ class StepFinder:
         """Return the program's monitored memory, or None without steps. Ends the monitoring."""
         self._count_idle_steps()
         monitor, self._monitors.leak_monitor = self._monitors.leak_monitor, None
-        if monitor is None or self._main_thread[0] != os.getpid():
+        if self._main_thread[0] != os.getpid():
             return None
-        return monitor.finish()
+        if monitor is not None:
+            return monitor.finish()
+        return None if self._thread_calls is None else self._thread_calls.finish()
 
     def finish(self, stopped_by: str = "") -> None:
         """End the recording with the program, and remove the hooks.
@@ -272,9 +280,13 @@ class StepFinder:
         return self._main_thread == (os.getpid(), threading.get_ident())
 
     def _on_call(self, module: object) -> None:
-        """Handle the call of a module, in any thread; only the program's own thread has steps."""
+        """Handle the call of a module: the program's own thread has steps, others memory alone."""
         # Called for each module of the program: all that is not needed in each call comes later.
-        if threading.get_ident() != self._main_thread[1] or not self._boundaries.counts(module):
+        if threading.get_ident() != self._main_thread[1]:
+            if self._thread_calls is not None:
+                self._thread_calls.note(module)
+            return
+        if not self._boundaries.counts(module):
             return
         if self._n_idle and self._boundaries.source == "module":
             self._count_idle_step()
@@ -386,5 +398,14 @@ class StepFinder:
             source,
             may_sample_sites=lambda: self.recorder.is_over,
             is_tracing=lambda: not self.recorder.is_over,
+            tracemalloc=self._plan.lines_of_python,
+        )
+
+    def _make_monitor_of_threads(self, source: StepSource) -> LeakMonitor:
+        return LeakMonitor(
+            self._plan.name,
+            source,
+            may_sample_sites=lambda: False,
+            is_tracing=lambda: self.recorder.is_collecting,
             tracemalloc=self._plan.lines_of_python,
         )
