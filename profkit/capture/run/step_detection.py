@@ -70,12 +70,17 @@ class StepMonitors:
     Args:
         recorder: Records some of the steps.
         make_leak_monitor: Makes the monitor of memory, once it is known what ends a step; or None.
+        thread_calls: Monitors memory as long as the program's own thread has no steps; or None.
     """
 
     def __init__(
-        self, recorder: RunRecorder, make_leak_monitor: Callable[[StepSource], LeakMonitor] | None
+        self,
+        recorder: RunRecorder,
+        make_leak_monitor: Callable[[StepSource], LeakMonitor] | None,
+        thread_calls: ThreadCalls | None,
     ) -> None:
         self.leak_monitor: LeakMonitor | None = None
+        self.thread_calls = thread_calls
         self._recorder = recorder
         self._make_leak_monitor = make_leak_monitor
 
@@ -86,6 +91,8 @@ class StepMonitors:
             n_ended_before: Steps of this source that ended before the first one that is reported.
         """
         self._recorder.use_kind(source, n_ended_before)
+        if self.thread_calls is not None:
+            self.thread_calls.discard()
         if self._make_leak_monitor is not None:
             earlier, self.leak_monitor = self.leak_monitor, self._make_leak_monitor(source)
             if earlier is not None:
@@ -135,12 +142,11 @@ class StepFinder:
         self._plan = plan
         self._unhook: dict[str, Callable[[], None]] = {}
         self._monitors = StepMonitors(
-            self.recorder, self._make_leak_monitor if plan.monitor_memory else None
+            self.recorder,
+            self._make_leak_monitor if plan.monitor_memory else None,
+            ThreadCalls(self._make_monitor_of_threads) if plan.monitor_memory else None,
         )
         self._boundaries = StepBoundaries(self._switch_source)
-        self._thread_calls = (
-            ThreadCalls(self._make_monitor_of_threads) if plan.monitor_memory else None
-        )
         self._module_calls = ModuleCalls(self._on_call)
         self._on_leading_call = unless_paused(self._on_module)
         self._main_thread = (os.getpid(), threading.get_ident())
@@ -155,8 +161,6 @@ class StepFinder:
         return self.recorder.path
 
     def _switch_source(self, source: StepSource) -> StepMonitors:
-        if self._thread_calls is not None:
-            self._thread_calls.discard()
         return self._monitors.switch_source(source, self._boundaries.n_ended_before)
 
     @property
@@ -202,12 +206,13 @@ class StepFinder:
     def memory(self) -> LiveMemory | None:
         """Return the program's monitored memory, or None without steps. Ends the monitoring."""
         self._count_idle_steps()
-        monitor, self._monitors.leak_monitor = self._monitors.leak_monitor, None
+        monitors = self._monitors
+        monitor, monitors.leak_monitor = monitors.leak_monitor, None
         if self._main_thread[0] != os.getpid():
             return None
         if monitor is not None:
             return monitor.finish()
-        return None if self._thread_calls is None else self._thread_calls.finish()
+        return None if monitors.thread_calls is None else monitors.thread_calls.finish()
 
     def finish(self, stopped_by: str = "") -> None:
         """End the recording with the program, and remove the hooks.
@@ -283,8 +288,8 @@ class StepFinder:
         """Handle the call of a module: the program's own thread has steps, others memory alone."""
         # Called for each module of the program: all that is not needed in each call comes later.
         if threading.get_ident() != self._main_thread[1]:
-            if self._thread_calls is not None:
-                self._thread_calls.note(module)
+            if self._monitors.thread_calls is not None:
+                self._monitors.thread_calls.note(module)
             return
         if not self._boundaries.counts(module):
             return
