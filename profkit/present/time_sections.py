@@ -37,6 +37,8 @@ from profkit.present.tables.screen import lay_out_table
 from profkit.units import format_count, format_ns
 
 _N_BRIEF_LINES: Final = 2
+_MIN_UNKNOWN_SHARE: Final = 0.9
+"""Where the cause of more of the critical path is unknown, it says nothing but that."""
 _WORK: Final[dict[str, PartKind]] = {
     "compute": "compute", "communication": "communication", "copy": "copy",
 }  # fmt: skip
@@ -90,6 +92,10 @@ def build_path_section(report: Report, options: ReadersOptions) -> Iterator[Docu
     """Yield the lines of the critical path with the most time, and its kinds."""
     path = report.summary.critical_path
     if path is None:
+        return
+    # Of a service, whose threads wait for sockets, the path is one gap.
+    is_unknown = path.per_step_ns is None and path.unexplained_share >= _MIN_UNKNOWN_SHARE
+    if is_unknown and not options.verbose:
         return
 
     lines = large_lines(path)[: options.limit]

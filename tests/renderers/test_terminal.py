@@ -256,6 +256,17 @@ def test_a_path_that_is_mostly_unexplained_says_so() -> None:
     assert "shows no cause" not in text(reports.gpu_report())
 
 
+def test_a_path_without_steps_of_which_nothing_is_known_is_left_out() -> None:
+    report = reports.cpu_report()
+    path = report.summary.critical_path
+    assert path is not None
+    for per_step_ns, share, is_shown in ((None, 0.95, False), (None, 0.5, True), (12, 0.95, True)):
+        changed = replace(path, per_step_ns=per_step_ns, unexplained_share=share)
+        summary = replace(report.summary, critical_path=changed)
+        assert ("Critical path" in text(replace(report, summary=summary))) == is_shown
+        assert "Critical path" in text(replace(report, summary=summary), verbose=True)
+
+
 @pytest.mark.parametrize("width", [40, 60, 80, 100, 200])
 def test_the_critical_path_keeps_its_source_line_at_any_width(width: int) -> None:
     shown = text(reports.gpu_report(), width=width)
