@@ -100,6 +100,7 @@ class Thresholds:
 
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield a finding if the program could have used a GPU for most of its work."""
+    # An operator of a GPU tells of one where the device's work was not recorded.
     capture = ctx.trace.capture
     if capture is None or not capture.unused_gpus or uses_device(ctx):
         return
@@ -112,6 +113,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     if share < thresholds.min_product_share or step_ns < thresholds.min_step_ns:
         return
 
+    # A build of torch without CUDA is the usual reason, and no setting cures it.
     name = visible(capture.unused_gpus[0])
     has_cuda = capture.cuda is not None
     yield INFO.finding(

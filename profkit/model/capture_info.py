@@ -313,6 +313,24 @@ class DeviceMismatch:
 
 
 @dataclass(frozen=True)
+class UnusedGradients:
+    """A module whose parameters have gradients, of which no optimizer uses any.
+
+    Attributes:
+        name: The variable that has the module, or else its class.
+        modules: It and the modules in it, as far as they were called, by the names that torch gives
+            them.
+        n_parameters: Number of parameters with a gradient.
+        bytes: Size of these gradients.
+    """
+
+    name: str
+    modules: list[str]
+    n_parameters: int
+    bytes: int
+
+
+@dataclass(frozen=True)
 class CaptureInfo:
     """What profkit knows of a recording it made.
 
@@ -346,6 +364,8 @@ class CaptureInfo:
         sampled: Functions that ran during the whole run, or during some steps of a loop, recorded
             or not; None where nothing was sampled.
         loader_workers: What workers of DataLoaders did; None where none was sampled.
+        unused_gradients: Modules of a recorded step whose gradients no optimizer uses; empty also
+            without stacks.
         unused_gpus: Names of the machine's GPUs that the program may use, if it has used none.
     """
 
@@ -378,3 +398,4 @@ class CaptureInfo:
     sampled: SampledTime | None = None
     loader_workers: LoaderWorkers | None = None
     unused_gpus: list[str] = field(default_factory=list)
+    unused_gradients: list[UnusedGradients] = field(default_factory=list)

@@ -14,6 +14,7 @@ from typing import cast
 import pytest
 
 from profkit.api import analyze
+from profkit.detectors import unused_gradients
 from profkit.engine.detector import Rule
 from profkit.engine.needs import MONITORED_STEPS, MONITORING, RANKS, SNAPSHOT, Need
 from profkit.engine.registry import rules
@@ -351,8 +352,13 @@ def test_all_problems_of_one_program_are_found(tmp_path: Path) -> None:
 
 
 def is_of_other_data(need: Need) -> bool:
-    """Whether a need is of data that a trace of one rank does not have."""
-    return need in {SNAPSHOT, MONITORING, RANKS} or any(map(is_of_other_data, need.requires))
+    """Whether a need is of data that a trace of one rank, without stacks, does not have."""
+    is_of_stacks = need is unused_gradients.GRADIENTS
+    return (
+        is_of_stacks
+        or need in {SNAPSHOT, MONITORING, RANKS}
+        or any(map(is_of_other_data, need.requires))
+    )
 
 
 def test_findings_have_places_and_spans_and_costs_within_the_window(tmp_path: Path) -> None:

@@ -50,16 +50,18 @@ class Lines:
         paths: From shortened to absolute paths of user files.
         libraries: First parts of the shortened paths of other files.
         n_calls: Python calls that were recorded in the window.
+        modules: Addresses of the modules that were called, by the names that torch gives them.
     """
 
     ops: OpLines
     paths: dict[str, str]
     libraries: list[str]
     n_calls: int
+    modules: dict[str, int]
 
     def for_other_window(self) -> "Lines":
         """Return these lines for another window of the same loop, which has other events."""
-        return replace(self, ops=replace(self.ops, same_window=False), n_calls=0)
+        return replace(self, ops=replace(self.ops, same_window=False), n_calls=0, modules={})
 
 
 class _Site(NamedTuple):
@@ -103,6 +105,7 @@ class _Walk:
     entries: list[_Entry] = field(default_factory=list)
     backward_calls: list[tuple[int, int, UserFrame]] = field(default_factory=list)
     n_calls: int = 0
+    modules: dict[str, int] = field(default_factory=dict)
 
 
 def lines_of(recording: ProfilerRecording, name: str) -> Lines:
@@ -141,7 +144,7 @@ def _find_lines(recording: ProfilerRecording, name: str) -> Lines:
     _place_backward(entries, walk.backward_calls)
 
     ops = _build_columns(entries, recording.thread_ids({entry.thread for entry in entries}))
-    return Lines(ops, walk.files.paths, sorted(walk.files.libraries), walk.n_calls)
+    return Lines(ops, walk.files.paths, sorted(walk.files.libraries), walk.n_calls, walk.modules)
 
 
 def _place(node: Any, fields: Any, site: _Site) -> _Placed:  # noqa: ANN401
@@ -228,6 +231,8 @@ def _place_below_call(
     name = _name_of(node)
     if name.startswith(MODULE_PREFIX):
         module = name.removeprefix(MODULE_PREFIX)
+        if (info := getattr(fields, "module", None)) is not None:
+            walk.modules[module] = info.self_ptr
         site = _Site(site.frame, module, site.backward, site.in_library)
     if site.frame is not None and RUN_BACKWARD in name:
         walk.backward_calls.append((node.start_time_ns, node.end_time_ns, site.frame))

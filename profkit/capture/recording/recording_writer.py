@@ -14,9 +14,10 @@ from profkit.capture.recording.op_lines import Lines, lines_of
 from profkit.capture.recording.options import Options
 from profkit.capture.recording.overhead import estimate
 from profkit.capture.recording.profiler import ProfilerRecording
+from profkit.capture.recording.unused_gradients import find_unused_gradients
 from profkit.errors import CaptureError
 from profkit.folders import working_folder
-from profkit.model.capture_info import CaptureCost, SampledTime, StepKind
+from profkit.model.capture_info import CaptureCost, SampledTime, StepKind, UnusedGradients
 
 _MAX_DELAYED_SHARE: Final = 0.1
 """Steps are compared only if other programs took less of the recorded thread's time than this."""
@@ -51,6 +52,7 @@ class RecordingWriter:
         self._options = options
         self.steps: StepKind = steps
         self._cwd = working_folder()
+        self._unused_gradients: list[UnusedGradients] = []
 
     def write(
         self,
@@ -110,6 +112,7 @@ class RecordingWriter:
                 compiles=compiles.read(),
                 sampled=None if self.sampled is None else self.sampled(),
                 loader_workers=worker_samples.read(),
+                unused_gradients=self._unused_gradients,
             )
             if lines is not None:
                 info = replace(info, lines=lines.ops, paths=lines.paths, libraries=lines.libraries)
@@ -127,13 +130,22 @@ class RecordingWriter:
         if main.stacks:
             lines = lines_of(main, self._name)
             _known_lines.setdefault(self._name, lines.for_other_window())
+            self._find_unused_gradients(lines)
             return lines
 
         # Other steps of a loop run the same lines, and so do later recordings of the name.
         if for_lines is not None:
-            _known_lines[self._name] = lines_of(for_lines, self._name).for_other_window()
+            lines = lines_of(for_lines, self._name)
+            _known_lines[self._name] = lines.for_other_window()
             self.needs_lines = False
+            self._find_unused_gradients(lines)
         return _known_lines.get(self._name) if self._options.stacks else None
+
+    def _find_unused_gradients(self, lines: Lines) -> None:
+        """Find modules that were called and have gradients that no optimizer uses."""
+        # Objects of the program may be of any kind, and the recording is worth more.
+        with contextlib.suppress(Exception):
+            self._unused_gradients = find_unused_gradients(lines.modules)
 
     def _folder(self) -> Path:
         """Return the folder relative to the working directory in which the block began."""

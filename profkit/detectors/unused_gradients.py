@@ -1,0 +1,146 @@
+"""KER016 unused-gradients: a backward pass computes gradients that no optimizer uses.
+
+What it finds:
+    Modules that a recorded step calls and passes back through, whose parameters have gradients, of
+    which no optimizer of the program has any: a teacher, a frozen backbone, a network of targets.
+
+Why it matters:
+    The backward pass takes about twice as long as the forward pass, and needs all activations of
+    it. For such a module it takes this time and this memory for nothing. The cost is an upper
+    bound: where a part before the module is trained, gradients have to pass through it, and only
+    those of its own parameters can be left out.
+
+How to fix it:
+    Call ``requires_grad_(False)`` on the module once, after it was made. If nothing before it is
+    trained, it is then part of no graph, as under ``torch.no_grad()``.
+
+Example:
+    ::
+
+        optimizer = torch.optim.Adam(student.parameters())
+        for batch in loader:
+            target = teacher(batch)
+            loss = distance(student(batch), target)
+
+Use instead:
+    ::
+
+        teacher.requires_grad_(False)
+        optimizer = torch.optim.Adam(student.parameters())
+        for batch in loader:
+            target = teacher(batch)
+            loss = distance(student(batch), target)
+
+Reads:
+    What profkit recorded of the modules beside the events: their gradients, whether an optimizer
+    has their parameters, and the size of the gradients in bytes. The operators of the backward
+    pass, by the module of their forward operator, and their time in nanoseconds.
+
+When to ignore this:
+    The gradients are used in another way: updates are written by hand, or the gradients themselves
+    are what is wanted.
+
+Source:
+    "Locally disabling gradient computation" in PyTorch's notes on autograd mechanics
+    (``requires_grad``, ``no_grad``); ``torch.nn.Module.requires_grad_``.
+"""
+
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+
+from profkit.index.intervals import covered_by
+from profkit.rule import (
+    NO_ROW,
+    Category,
+    Context,
+    Finding,
+    Need,
+    ProgramChange,
+    Rows,
+    RuleInfo,
+    at,
+    counted,
+    dataclass,
+    format_bytes,
+    format_share,
+    in_windows,
+    known_locations,
+    needs,
+    reaches_share,
+    time_per_step,
+    visible,
+    windows_ns,
+)
+
+GRADIENTS: Final = Need(
+    name="gradients of modules",
+    reason="Which gradients an optimizer uses was not recorded.",
+    remedy="Record with `profkit run` or `profkit.trace`, with stacks.",
+    is_met=lambda ctx: ctx.trace.capture is not None and ctx.trace.capture.lines is not None,
+    requires=(needs.OPERATORS,),
+)
+INFO = RuleInfo(
+    id="KER016",
+    name="unused-gradients",
+    title="Gradients are computed that no optimizer uses",
+    severity="warning",
+    needs=(GRADIENTS,),
+    since="0.3.0",
+)
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """When unused gradients are a finding.
+
+    Attributes:
+        min_saved_share: Minimum share of the steps that the backward pass of these modules takes.
+    """
+
+    min_saved_share: float = 0.02
+
+
+def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
+    """Yield a finding for each module whose backward pass takes a share of the steps."""
+    # A recording of another tool does not say what the program's optimizers have.
+    capture = ctx.trace.capture
+    for unused in capture.unused_gradients if capture is not None else ():
+        rows = _find_backward_rows(ctx, unused.modules)
+        spent_ns = covered_by(ctx.events, rows).total_ns
+        if not reaches_share(ctx, spent_ns, thresholds.min_saved_share):
+            continue
+
+        # The line that takes most of it: a module in Python has several.
+        location, _ = max(
+            ctx.by_line(rows), key=lambda line: covered_by(ctx.events, line[1]).total_ns
+        )
+        name = visible(unused.name)
+        yield INFO.finding(
+            confidence="medium",
+            message=(
+                f"The backward pass of `{name}`{at(location)} takes "
+                f"{time_per_step(ctx, spent_ns)} ({format_share(spent_ns / windows_ns(ctx))}), and "
+                f"no optimizer uses the gradients of its "
+                f"{counted(unused.n_parameters, 'parameter')} ({format_bytes(unused.bytes)})."
+            ),
+            fix=f"Call `{name}.requires_grad_(False)` once, before the loop.",
+            locations=known_locations(location),
+            n=len(rows),
+            cost=ctx.time_cost(ProgramChange(scaled=((rows, 0.0),)), "upper-bound"),
+            evidence={
+                "n_parameters": unused.n_parameters,
+                "gradient_bytes": unused.bytes,
+            },
+        )
+
+
+def _find_backward_rows(ctx: Context, modules: list[str]) -> Rows:
+    """Find operators of backward passes whose forward operators ran in some modules."""
+    # Modules are numbered in each recording: those of the recorded lines have the same names.
+    numbers = [number for number, name in enumerate(ctx.source.modules) if name in set(modules)]
+    is_backward = (ctx.forward_ops != NO_ROW) & (ctx.events.category == Category.OP)
+    # A node and the operators in it are counted once, by the time that they cover.
+    rows = np.flatnonzero(is_backward & np.isin(ctx.source.module, numbers))
+    return rows[in_windows(ctx, rows)]
