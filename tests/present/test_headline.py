@@ -522,3 +522,27 @@ def test_the_time_of_python_includes_that_within_the_optimizer(tmp_path: Path) -
                 b.compute("aten::addcdiv_", 1_000_000)
     text = headline(analyze(b.write(tmp_path / "t.json")))
     assert text.startswith("Python outside of operators takes 90% of each 10.0 ms step on the CPU")
+
+
+@pytest.mark.parametrize(
+    ("n_operators", "operator_ns", "text"),
+    [
+        (1_536, 1_500, " in 1,536 operators of 1.50 µs"),
+        (1_536, 40_000, ""),
+        (60, 1_500, ""),
+    ],
+    ids=["many short ones", "long ones", "few"],
+)
+def test_a_loop_of_very_many_short_operators_has_their_number(
+    tmp_path: Path, n_operators: int, operator_ns: int, text: str
+) -> None:
+    b = TraceBuilder(device_names=(), stacks=True)
+    for _ in range(2):
+        with b.step(), b.frame("train.py", 16, "alpha_bar"):
+            for _ in range(n_operators):
+                b.compute("aten::prod", operator_ns)
+    (first, *_) = headline_sentences(analyze(b.write(tmp_path / "trace.json")))
+    assert first.startswith(
+        f"Operators take 100% of each {format_ns(n_operators * operator_ns)} step"
+    )
+    assert f"(train.py:16){text}, aten::prod" in first
