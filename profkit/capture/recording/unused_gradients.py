@@ -33,19 +33,21 @@ def find_unused_gradients(addresses: Mapping[str, int]) -> list[UnusedGradients]
     if torch is None or not addresses or len(addresses) > _MAX_MODULES:
         return []
 
-    objects = gc.get_objects()
-    optimizers = instances(objects, type_ids(torch.optim.Optimizer))
-    optimized = {id(parameter) for optimizer in optimizers for parameter in _updated(optimizer)}
+    # One pass over all objects, which takes 0.1 s for a million.
+    optimizer_types = type_ids(torch.optim.Optimizer)
+    types = optimizer_types | type_ids(torch.nn.Module)
+    candidates = instances(gc.get_objects(), types)
+    optimized = {
+        id(parameter)
+        for optimizer in candidates
+        if id(type(optimizer)) in optimizer_types
+        for parameter in _updated(optimizer)
+    }
     if not optimized:
         return []
 
     called = set(addresses.values())
-    modules = {
-        id(module): module
-        for module in instances(objects, type_ids(torch.nn.Module))
-        if id(module) in called
-    }
-    del objects
+    modules = {id(module): module for module in candidates if id(module) in called}
 
     # A module whose own parameters are some used and some not is neither.
     unused, is_any_used = set(), False
