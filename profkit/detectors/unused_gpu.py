@@ -113,7 +113,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     if share < thresholds.min_product_share or step_ns < thresholds.min_step_ns:
         return
 
-    # A build of torch without CUDA is the usual reason, and no setting cures it.
+    # A build of torch without CUDA is the usual reason, and no setting changes that.
     name = visible(capture.unused_gpus[0])
     has_cuda = capture.cuda is not None
     yield INFO.finding(
