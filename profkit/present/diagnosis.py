@@ -35,7 +35,7 @@ _MAJORITY: Final = 0.5
 """Where no check explains as much, a report says so, and not that all is well."""
 _MIN_IDLE_SHARE: Final = 0.25
 """Less idle time of a device is usual between steps and at their ends, and needs no explanation."""
-_MIN_FINDING_SHARE: Final = 0.01
+_MIN_FINDING_SHARE: Final = 0.03
 """A smaller cost is not in the headline, even if it is the highest."""
 _MIN_STEPS_SHARE: Final = 0.5
 """If steps cover less of the recording, the headline says so."""
@@ -212,7 +212,7 @@ def _without_costs(report: Report, candidates: list[Candidate], limiters: list[C
     if any(finding.cost.ns is not None for finding in report.findings):
         breakdown = report.summary.breakdown
         whole = "step time" if breakdown and breakdown.per_step_ns is not None else "the recording"
-        return f"No finding exceeds 1% of {whole}."
+        return f"No finding exceeds {_MIN_FINDING_SHARE:.0%} of {whole}."
     if report.findings:
         return "No finding has a measured cost."
     return NO_PROBLEMS + skipped_checks(report)

@@ -159,7 +159,9 @@ def _build_ranks(report: Report, options: ReadersOptions) -> DocumentSection:
     n_shown = f"{len(shown)} of {len(ranks)}, the latest" if len(shown) < len(ranks) else ""
     note = f"Below are the times of rank {report.source.rank}."
     if not options.verbose:
-        note = f"--verbose shows the times of rank {report.source.rank} with its kernels."
+        note = (
+            f"`profkit analyze -v` shows the times of rank {report.source.rank} with its kernels."
+        )
     table_block = TableBlock(columns, tuple(map(TableRow, rows)))
     return DocumentSection(table.title, (table_block, ListBlock((ListItem(note),))), n_shown)
 

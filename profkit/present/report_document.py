@@ -83,7 +83,7 @@ def _build_skipped(report: Report, options: ReadersOptions) -> Iterator[Document
     reasons = unchecked_by_reason(report, everything=options.verbose)
     lines = (f"{reason} ({rules})" for reason, rules in reasons)
     title = f"{counted(n_checks, 'check')} skipped"
-    sentence = () if options.verbose else ("--verbose lists them and what they need",)
+    sentence = () if options.verbose else ("`profkit analyze -v` lists them and what they need",)
     yield from list_section(title, lines, sentence=sentence)
 
 

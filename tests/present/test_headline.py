@@ -246,7 +246,7 @@ def test_a_small_cost_is_not_in_the_headline() -> None:
     assert "Highest cost" not in headline(report)
 
     busy = with_breakdown(report, parts=(TimePart("compute", 10**9, 174_000_000, 1.0),))
-    assert headline(busy).endswith(" step. No finding exceeds 1% of step time.")
+    assert headline(busy).endswith(" step. No finding exceeds 3% of step time.")
 
 
 def test_a_share_is_unknown_without_a_length() -> None:

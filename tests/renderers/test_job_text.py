@@ -62,7 +62,7 @@ def test_it_fits_one_screen(large: Report) -> None:
 
 def test_what_a_screen_leaves_out_is_shown_with_verbose(report: Report) -> None:
     brief, whole = (render(report, "text", verbose=verbose).decode() for verbose in (False, True))
-    assert "--verbose shows the times of rank 0 with its kernels" in brief
+    assert "`profkit analyze -v` shows the times of rank 0 with its kernels" in brief
     assert "Kernel time" not in brief
     assert "--verbose" not in whole
     assert "Kernel time" in whole

@@ -202,7 +202,7 @@ def test_faults_and_messages_give_way_last_and_doubt_stays() -> None:
     short = text(many, top=10)
     assert len(short.splitlines()) <= 40
     assert "warning PRF001: Collectives take 32.1 ms per step." in short
-    assert "notes PRF001, PRF001: --verbose explains them" in short
+    assert "notes PRF001, PRF001: `profkit analyze -v` explains them" in short
     assert "    Collectives take 32.1 ms per step. (medium confidence)" in short
     assert short.count("Fix: ") == 1
     whole = text(many, verbose=True)
@@ -354,7 +354,7 @@ def test_skipped_checks_are_grouped_by_reason() -> None:
     shown = text(reports.gpu_report(), verbose=True)
     assert "- The recording has no stacks. Record with stacks=True. (SYN001, DAT003)" in shown
     brief = text(reports.gpu_report())
-    assert "3 checks skipped: --verbose lists them and what they need" in brief
+    assert "3 checks skipped: `profkit analyze -v` lists them and what they need" in brief
 
 
 def test_consecutive_rule_ids_are_shown_as_a_range() -> None:

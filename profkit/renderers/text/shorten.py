@@ -161,7 +161,7 @@ def _with_named_notes(section: DocumentSection, width: int | None = None) -> Doc
         rules = ", ".join(item.lead.removeprefix("note ") for item in notes)
         faults = tuple(item for item in block.items if item not in notes)
         lead, them = ("notes", "them") if len(notes) > 1 else ("note", "it")
-        joined = ListItem(f"--verbose explains {them}", f"{lead} {rules}", "note")
+        joined = ListItem(f"`profkit analyze -v` explains {them}", f"{lead} {rules}", "note")
         return replace(block, items=(*faults, joined))
 
     return _change_blocks(section, ListBlock, shorten)
