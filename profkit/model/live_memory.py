@@ -198,7 +198,8 @@ class MemorySample:
         allocated_bytes: Allocated bytes of all device allocators together.
         reserved_bytes: Their reserved bytes.
         worker_bytes: Private memory of one DataLoader worker.
-        own_ns: Nanoseconds that profkit itself has taken until then, which are no step's.
+        own_ns: Nanoseconds until then that are no step's: those that profkit has taken, and those
+            for which the main thread had no core.
     """
 
     step: int

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from profkit.capture.process.cpu_time import CpuClock
+from profkit.capture.process.cpu_time import CpuClock, main_delayed_ns
 from profkit.model.capture_info import CpuTime
 from tests import processes
 
@@ -105,6 +105,18 @@ def test_children_that_ended_and_that_still_run_are_counted() -> None:
 
 @needs_proc
 @pytest.mark.slow
+def test_the_main_threads_time_without_a_core_is_read_by_any_thread() -> None:
+    own = Path("/proc/thread-self/schedstat")
+    if threading.current_thread() is not threading.main_thread() or not own.exists():
+        pytest.skip("this is not the main thread, or the system does not tell")
+    before_ns = int(own.read_text().split()[1])
+    read: list[int] = []
+    thread = threading.Thread(target=lambda: read.append(main_delayed_ns()))
+    thread.start()
+    thread.join()
+    assert before_ns <= read[0] <= int(own.read_text().split()[1])
+
+
 def test_a_report_says_that_other_programs_took_the_cpu(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(TRAIN)
     cores = os.sched_getaffinity(0)

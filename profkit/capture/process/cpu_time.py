@@ -11,6 +11,7 @@ from profkit.model.capture_info import CpuTime
 
 _CHILDREN: Final = Path("/proc/thread-self/children")
 _SCHEDULING: Final = Path("/proc/thread-self/schedstat")
+_SCHEDULING_OF_MAIN: Final = Path("/proc/self/schedstat")
 _CPU_FIELDS: Final = slice(11, 15)
 """``utime``, ``stime``, ``cutime`` and ``cstime`` after the name in ``/proc/[pid]/stat``."""
 
@@ -51,13 +52,18 @@ class CpuClock:
         return CpuTime(window_ns, thread_ns, process_ns, delayed_ns, children_ns)
 
 
-def _read_delayed_ns() -> int | None:
-    """Return how long this thread was ready to run and had no core; None where it is not known.
+def main_delayed_ns() -> int:
+    """Return how long the main thread was ready to run and had no core; 0 where it is not known."""
+    return _read_delayed_ns(_SCHEDULING_OF_MAIN) or 0
+
+
+def _read_delayed_ns(scheduling: Path = _SCHEDULING) -> int | None:
+    """Return how long a thread was ready to run and had no core; None where it is not known.
 
     Source: ``/proc/[pid]/schedstat``, in the kernel's ``Documentation/scheduler/sched-stats.rst``.
     """
     try:
-        return int(_SCHEDULING.read_text().split()[1])
+        return int(scheduling.read_text().split()[1])
     except (OSError, ValueError, IndexError):
         return None
 

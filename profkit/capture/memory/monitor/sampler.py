@@ -17,6 +17,7 @@ from profkit.capture.memory.monitor.live_tensors import LiveTensors
 from profkit.capture.memory.monitor.loader_workers import Workers, resident_bytes
 from profkit.capture.memory.monitor.series import Lack, Sample, Series
 from profkit.capture.process import devices
+from profkit.capture.process.cpu_time import main_delayed_ns
 from profkit.capture.process.malloc_stats import Allocated, Heap
 from profkit.capture.recording.session import sessions
 from profkit.index.trend import MIN_POINTS, median_slope
@@ -78,7 +79,9 @@ class Sampler:
         # The walk has a budget of its own: it costs more than the rest where graphs are large.
         n_nodes, graph_bytes, has_more = self._walk_graphs(step, with_bytes=is_due)
 
-        ts_ns, own_ns = self._clock.monitored_ns(), self._clock.own_ns() + sessions.spent_ns
+        # Where the machine gets busy, steps take longer that are the same.
+        own_ns = self._clock.own_ns() + sessions.spent_ns + main_delayed_ns()
+        ts_ns = self._clock.monitored_ns()
         return Sample(
             step,
             ts_ns,

@@ -83,7 +83,8 @@ class Sample(NamedTuple):
         allocated_bytes: Allocated bytes of the device allocators.
         reserved_bytes: Their reserved bytes.
         worker_bytes: Private memory of one DataLoader worker, or None if not measured.
-        own_ns: Nanoseconds that profkit has taken until then.
+        own_ns: Nanoseconds until then that are no step's: those that profkit has taken, and those
+            for which the main thread had no core.
         lacks: What could not be counted.
     """
 
