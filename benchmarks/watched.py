@@ -161,7 +161,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="What it costs a program to be watched.")
     parser.add_argument("program", nargs="*", help="names of programs; all by default")
     parser.add_argument("--runs", type=int, default=1, help="runs of each, of which the least (1)")
-    parser.add_argument("--longer", type=int, default=12, help="times the requests of services (12)")
+    parser.add_argument("--longer", type=int, default=12, help="times the usual requests (12)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures as JSON")
     options = parser.parse_args()
     figures = {}
