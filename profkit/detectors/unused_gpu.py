@@ -47,7 +47,7 @@ from typing import Final
 
 import numpy as np
 
-from profkit.index.compute.categories import WORK_CATEGORIES
+from profkit.index.compute.categories import PRODUCTS
 from profkit.rule import (
     Category,
     Context,
@@ -80,7 +80,6 @@ INFO = RuleInfo(
     since="0.3.0",
     no_example="It takes a machine with a GPU, and a program that has none.",
 )
-_PRODUCTS: Final = [WORK_CATEGORIES.index(name) for name in ("matmul", "convolution", "attention")]
 
 
 @dataclass(frozen=True)
@@ -105,7 +104,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     if capture is None or not capture.unused_gpus or uses_device(ctx):
         return
 
-    is_product = np.isin(ctx.work_categories, _PRODUCTS) & (ctx.events.category == Category.OP)
+    is_product = np.isin(ctx.work_categories, PRODUCTS) & (ctx.events.category == Category.OP)
     rows = np.flatnonzero(is_product)
     product_ns = int(ctx.op_self_ns[rows[in_windows(ctx, rows)]].sum())
     share = product_ns / max(1, windows_ns(ctx))

@@ -7,7 +7,7 @@ import numpy as np
 from profkit.engine.context import Context
 from profkit.engine.figures.throughput import TimedWork, product_precision
 from profkit.engine.windows import in_windows, windows_ns
-from profkit.index.compute.categories import WORK_CATEGORIES
+from profkit.index.compute.categories import PRODUCTS
 from profkit.index.compute.formulas import is_product
 from profkit.index.compute.peaks import Peak, Precision
 from profkit.index.distinct import distinct, marked, numbered
@@ -27,7 +27,6 @@ _INFERENCE_FLOPS: Final = 2
 
 Source: Kaplan et al., "Scaling Laws for Neural Language Models" (2020), 2.1.
 """
-_PRODUCTS: Final = [WORK_CATEGORIES.index(name) for name in ("matmul", "convolution", "attention")]
 
 
 def summarize_flops(ctx: Context, work: TimedWork) -> FlopSummary | None:
@@ -123,7 +122,7 @@ def _known_share(ctx: Context, work: TimedWork) -> float | None:
     """Return the share of the time of matrix products whose FLOPs are known."""
     events = ctx.events
     category = Category.KERNEL if ctx.has_device_work else Category.OP
-    is_product_work: Mask = np.isin(ctx.work_categories, _PRODUCTS) & (events.category == category)
+    is_product_work: Mask = np.isin(ctx.work_categories, PRODUCTS) & (events.category == category)
     spent_ns = events.dur_ns if ctx.has_device_work else ctx.op_self_ns
     all_ns = int(spent_ns[is_product_work].sum())
     if not all_ns:

@@ -23,6 +23,8 @@ from profkit.model.torch_names import COLLECTIVE
 from profkit.patterns import regex
 
 WORK_CATEGORIES: Final[tuple[WorkCategory, ...]] = get_args(WorkCategory)
+PRODUCTS: Final = tuple(map(WORK_CATEGORIES.index, ("matmul", "convolution", "attention")))
+"""Indices of the categories of work that a GPU's matrix units are made for."""
 _MAX_NAMES: Final = 1 << 16
 """More different names than any program has; the others are of category ``other``."""
 _OTHER: Final = WORK_CATEGORIES.index("other")
