@@ -60,9 +60,10 @@ from profkit.rule import (
     ProgramChange,
     Rows,
     RuleInfo,
-    at,
+    at_first,
     counted,
     dataclass,
+    event_ids,
     format_bytes,
     format_share,
     in_windows,
@@ -108,38 +109,42 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     capture = ctx.trace.capture
     for unused in capture.unused_gradients if capture is not None else ():
         rows = _find_backward_rows(ctx, unused.modules)
-        spent_ns = covered_by(ctx.events, rows).total_ns
-        if not reaches_share(ctx, spent_ns, thresholds.min_saved_share):
+        spent = covered_by(ctx.events, rows)
+        if not reaches_share(ctx, spent.total_ns, thresholds.min_saved_share):
             continue
 
-        # The line that takes most of it: a module in Python has several.
-        location, _ = max(
-            ctx.by_line(rows), key=lambda line: covered_by(ctx.events, line[1]).total_ns
-        )
+        # A module in Python has several lines: the first is the one that takes most.
+        locations = ctx.costliest_lines(rows, 1, ctx.op_self_ns[rows])
+        change = ProgramChange(scaled=((rows, 0.0),))
         name = visible(unused.name)
         yield INFO.finding(
             confidence="medium",
             message=(
-                f"The backward pass of `{name}`{at(location)} takes "
-                f"{time_per_step(ctx, spent_ns)} ({format_share(spent_ns / windows_ns(ctx))}), and "
-                f"no optimizer uses the gradients of its "
-                f"{counted(unused.n_parameters, 'parameter')} ({format_bytes(unused.bytes)})."
+                f"The backward pass of `{name}`{at_first(locations)} takes "
+                f"{time_per_step(ctx, spent.total_ns)} "
+                f"({format_share(spent.total_ns / windows_ns(ctx))}), and no optimizer uses the "
+                f"gradients of its {counted(unused.n_parameters, 'parameter')} "
+                f"({format_bytes(unused.bytes)})."
             ),
             fix=f"Call `{name}.requires_grad_(False)` once, before the loop.",
-            locations=known_locations(location),
+            locations=known_locations(*locations),
             n=len(rows),
-            cost=ctx.time_cost(ProgramChange(scaled=((rows, 0.0),)), "upper-bound"),
+            cost=ctx.time_cost(change, "upper-bound"),
             evidence={
                 "n_parameters": unused.n_parameters,
                 "gradient_bytes": unused.bytes,
+                "events": event_ids(ctx, rows),
             },
+            spans=spent.pairs(),
+            change=change,
         )
 
 
 def _find_backward_rows(ctx: Context, modules: list[str]) -> Rows:
     """Find operators of backward passes whose forward operators ran in some modules."""
     # Modules are numbered in each recording: those of the recorded lines have the same names.
-    numbers = [number for number, name in enumerate(ctx.source.modules) if name in set(modules)]
+    wanted = set(modules)
+    numbers = [number for number, name in enumerate(ctx.source.modules) if name in wanted]
     is_backward = (ctx.forward_ops != NO_ROW) & (ctx.events.category == Category.OP)
     # A node and the operators in it are counted once, by the time that they cover.
     rows = np.flatnonzero(is_backward & np.isin(ctx.source.module, numbers))

@@ -7,11 +7,19 @@ is asked.
 import gc
 import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from itertools import compress
 from operator import is_not
 from types import FrameType, ModuleType
 from typing import Any, Final
+
+
+def no_torch_function() -> AbstractContextManager[object]:
+    """Disable ``__torch_function__`` of tensor subclasses while open."""
+    import torch
+
+    return torch._C.DisableTorchFunction()  # noqa: SLF001  (there is no other way)
 
 
 def is_exactly(thing: object, *kinds: type) -> bool:

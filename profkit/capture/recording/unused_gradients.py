@@ -10,14 +10,11 @@ Source: ``NNModuleInfo`` in ``torch/csrc/profiler/orchestration/python_tracer.h`
 import gc
 import sys
 from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from typing import Any
 
 from profkit.capture.process.frames import locals_of, running
-from profkit.capture.process.objects import instances, type_ids
+from profkit.capture.process.objects import instances, no_torch_function, type_ids
 from profkit.model.capture_info import UnusedGradients
-
-_MAX_MODULES: Final = 50_000
-"""Modules of more addresses are not examined: it takes a microsecond for each."""
 
 
 def find_unused_gradients(addresses: Mapping[str, int]) -> list[UnusedGradients]:
@@ -30,7 +27,7 @@ def find_unused_gradients(addresses: Mapping[str, int]) -> list[UnusedGradients]
         addresses: The modules that a step has called, by the names that torch gives them.
     """
     torch: Any = sys.modules.get("torch")
-    if torch is None or not addresses or len(addresses) > _MAX_MODULES:
+    if torch is None or not addresses:
         return []
 
     # One pass over all objects, which takes 0.1 s for a million.
@@ -47,42 +44,59 @@ def find_unused_gradients(addresses: Mapping[str, int]) -> list[UnusedGradients]
         return []
 
     called = set(addresses.values())
-    modules = {id(module): module for module in candidates if id(module) in called}
+    modules = [module for module in candidates if id(module) in called]
+    with no_torch_function():
+        return _find_unused(modules, optimized, addresses)
 
-    # A module whose own parameters are some used and some not is neither.
-    unused, is_any_used = set(), False
-    for address, module in modules.items():
-        parameters = list(_parameters_of(module))
-        used = [parameter for parameter in parameters if id(parameter) in optimized]
-        is_any_used |= bool(used)
-        if parameters and not used and any(_has_gradient(one) for one in parameters):
-            unused.add(address)
-    if not is_any_used:
+
+def _find_unused(
+    modules: list[Any], optimized: set[int], addresses: Mapping[str, int]
+) -> list[UnusedGradients]:
+    """Find the outermost of some modules whose gradients are all unused."""
+    order = _order(modules)
+    used: set[int] = set()
+    with_gradients: set[int] = set()
+    for module in order:
+        children = [id(child) for child in _children(module)]
+        own = list(_parameters_of(module))
+        if not used.isdisjoint(children) or any(id(one) in optimized for one in own):
+            used.add(id(module))
+        if not with_gradients.isdisjoint(children) or any(map(_has_gradient, own)):
+            with_gradients.add(id(module))
+
+    # An optimizer that has none of these parameters may have copies of all of them.
+    called = set(map(id, modules))
+    if used.isdisjoint(called):
         return []
-    return list(_describe(modules, unused, addresses))
+    unused = (with_gradients - used) & called
 
-
-def _describe(
-    modules: Mapping[int, Any], unused: set[int], addresses: Mapping[str, int]
-) -> Iterator[UnusedGradients]:
-    """Yield the outermost of the unused modules, with the called modules within each."""
+    # What is within an unused module is a part of it, called or not.
     within: set[int] = set()
-    for address in unused:
-        within |= {id(module) for module in _submodules(modules[address])} - {address}
+    for module in reversed(order):
+        if id(module) in unused or id(module) in within:
+            within.update(id(child) for child in _children(module))
+    unused -= within
 
-    for address in sorted(unused - within):
-        inside = {id(module) for module in _submodules(modules[address])}
-        gradients = [
-            parameter.grad
-            for parameter in _parameters_of(modules[address])
-            if _has_gradient(parameter)
-        ]
-        yield UnusedGradients(
-            name=_name_of(modules[address]),
-            modules=[name for name, called in addresses.items() if called in inside],
-            n_parameters=len(gradients),
-            bytes=sum(gradient.numel() * gradient.element_size() for gradient in gradients),
-        )
+    outermost = [module for module in order if id(module) in unused]
+    names = _find_names(outermost)
+    return [
+        _describe(module, names.get(id(module), type(module).__name__), addresses)
+        for module in outermost
+    ]
+
+
+def _describe(module: Any, name: str, addresses: Mapping[str, int]) -> UnusedGradients:  # noqa: ANN401
+    """Describe a module with its gradients, and the called modules within it."""
+    parts = _order([module])
+    inside = set(map(id, parts))
+    parameters = (parameter for part in parts for parameter in _parameters_of(part))
+    gradients = [parameter.grad for parameter in parameters if _has_gradient(parameter)]
+    return UnusedGradients(
+        name=name,
+        modules=[called for called, address in addresses.items() if address in inside],
+        n_parameters=len(gradients),
+        bytes=sum(gradient.numel() * gradient.element_size() for gradient in gradients),
+    )
 
 
 def _updated(optimizer: Any) -> Iterator[Any]:  # noqa: ANN401
@@ -91,39 +105,56 @@ def _updated(optimizer: Any) -> Iterator[Any]:  # noqa: ANN401
         yield from group["params"]
 
 
-def _submodules(module: Any) -> Iterator[Any]:  # noqa: ANN401
-    """Yield a module and all modules in it, without a method that a program may have replaced."""
-    pending, seen = [module], set()
+def _order(modules: list[Any]) -> list[Any]:
+    """Return some modules and all modules in them, each once and after those in it."""
+    order: list[Any] = []
+    seen: set[int] = set()
+    pending = [(module, False) for module in modules]
+
+    # Without recursion: modules may be nested more deeply than Python's limit.
     while pending:
-        current = pending.pop()
-        if current is not None and id(current) not in seen:
-            seen.add(id(current))
-            pending += vars(current).get("_modules", {}).values()
-            yield current
+        module, is_left = pending.pop()
+        if is_left:
+            order.append(module)
+        elif id(module) not in seen:
+            seen.add(id(module))
+            pending.append((module, True))
+            pending += ((child, False) for child in _children(module))
+    return order
+
+
+def _children(module: Any) -> list[Any]:  # noqa: ANN401
+    """Return the modules in a module, without a method that a program may have replaced."""
+    return [child for child in vars(module).get("_modules", {}).values() if child is not None]
 
 
 def _parameters_of(module: Any) -> Iterator[Any]:  # noqa: ANN401
-    """Yield the parameters of a module and of all modules in it that are to be trained."""
-    for submodule in _submodules(module):
-        for parameter in vars(submodule).get("_parameters", {}).values():
-            if parameter is not None and parameter.requires_grad:
-                yield parameter
+    """Yield the parameters of a module itself that are to be trained."""
+    for parameter in vars(module).get("_parameters", {}).values():
+        if parameter is not None and parameter.requires_grad:
+            yield parameter
 
 
 def _has_gradient(parameter: Any) -> bool:  # noqa: ANN401
     return parameter.grad is not None
 
 
-def _name_of(module: Any) -> str:  # noqa: ANN401
-    """Return a variable that has a module, such as ``teacher``, or else its class."""
+def _find_names(modules: list[Any]) -> dict[int, str]:
+    """Find variables that have some modules, such as ``teacher``, by the modules' addresses.
+
+    The first name of each is used: globals of the program come before locals of its functions, and
+    these before attributes of the object whose method runs.
+    """
+    wanted = set(map(id, modules))
+    found: dict[int, str] = {}
     for names in (vars(sys.modules["__main__"]), *map(locals_of, running())):
         for name, value in list(names.items()):
-            if value is module and not name.startswith("_"):
-                return name
+            if id(value) in wanted and not name.startswith("_"):
+                found.setdefault(id(value), name)
 
-        # Attributes of the object whose method runs, and modules of a module.
+        # A module has its modules in a dict of their own.
         attributes = getattr(names.get("self"), "__dict__", {})
         for name, value in [*attributes.items(), *attributes.get("_modules", {}).items()]:
-            if value is module:
-                return f"self.{name}"
-    return type(module).__name__
+            if id(value) in wanted:
+                found.setdefault(id(value), f"self.{name}")
+    return found

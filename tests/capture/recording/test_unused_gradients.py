@@ -54,6 +54,19 @@ def test_a_part_of_a_model_is_found_by_its_class() -> None:
     assert (unused.name, unused.modules) == ("Linear", ["model1"])
 
 
+def test_modules_below_a_container_that_nothing_calls_belong_to_the_outer_one() -> None:
+    teacher, student = nn.Module(), nn.Linear(4, 2)
+    teacher.layers = nn.ModuleList([nn.Linear(4, 2), nn.Linear(2, 2)])
+    optimizer = torch.optim.SGD(student.parameters(), lr=0.1)
+    batch = torch.randn(3, 4)
+    predicted = teacher.layers[1](teacher.layers[0](batch))
+    (student(batch) - predicted).square().sum().backward()
+    optimizer.step()
+    calls = {"outer": id(teacher), "first": id(teacher.layers[0]), "last": id(teacher.layers[1])}
+    (unused,) = find_unused_gradients({**calls, "student": id(student)})
+    assert (unused.name, set(unused.modules)) == ("teacher", {"outer", "first", "last"})
+
+
 def test_a_frozen_teacher_is_not_found() -> None:
     teacher, student = networks()
     teacher.requires_grad_(requires_grad=False)

@@ -17,11 +17,11 @@ Source: ``torch/csrc/autograd/saved_variable.h`` (``get_raw_data``, ``retrieve_u
 import functools
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
 from typing import Any, Final
 
 from profkit.capture.memory.holders.attributes import namespace_of, type_name
 from profkit.capture.process.new_thread import in_new_thread
+from profkit.capture.process.objects import no_torch_function
 from profkit.model.live_memory import Graph
 
 LIMIT: Final = 200_000
@@ -106,13 +106,6 @@ def storage_of(tensor: Any) -> tuple[int, int] | None:  # noqa: ANN401
             return storage._cdata, storage.nbytes()  # noqa: SLF001
     except (RuntimeError, TypeError):  # a layout without storage, such as sparse; no tensor
         return None
-
-
-def no_torch_function() -> AbstractContextManager[object]:
-    """Disable ``__torch_function__`` of tensor subclasses while open."""
-    import torch
-
-    return torch._C.DisableTorchFunction()  # noqa: SLF001  (there is no other way)
 
 
 def is_tensor(thing: object) -> bool:

@@ -22,14 +22,13 @@ from functools import cache
 from types import FrameType
 from typing import Any, Final, NamedTuple, TypeVar
 
-from profkit.capture.memory.holders.autograd_graphs import no_torch_function
 from profkit.capture.memory.holders.untracked_containers import live_tensors
 from profkit.capture.memory.monitor.own_tracing import OwnTracing
 from profkit.capture.memory.monitor.tracemalloc_lines import DEEP_FRAMES, user_stack
 from profkit.capture.process import program_profilers, signals
 from profkit.capture.process.compiling import has_compiled
 from profkit.capture.process.frames import find_caller
-from profkit.capture.process.objects import is_exactly
+from profkit.capture.process.objects import is_exactly, no_torch_function
 from profkit.capture.source.user_code import Stack, UserCode, frames_of
 from profkit.model.live_memory import Leak
 from profkit.readers.process_memory import garbage_collection_paused

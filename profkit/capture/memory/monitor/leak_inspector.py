@@ -19,7 +19,6 @@ from profkit.capture.memory.holders.autograd_graphs import (
     grad_fn_of,
     grad_fns_of,
     measure_graph,
-    no_torch_function,
     number_graphs,
     storage_of,
 )
@@ -29,7 +28,7 @@ from profkit.capture.memory.holders.untracked_containers import live_tensors
 from profkit.capture.memory.monitor.allocation_sites import AllocationSampler
 from profkit.capture.memory.monitor.live_tensors import LiveStorage, LiveTensors, TensorKind
 from profkit.capture.memory.monitor.series import DeviceDtype
-from profkit.capture.process.objects import is_exactly
+from profkit.capture.process.objects import is_exactly, no_torch_function
 from profkit.capture.source.user_code import Place, Stack
 from profkit.dataclass import dataclass
 from profkit.model.live_memory import Chain, Graph, TensorShape

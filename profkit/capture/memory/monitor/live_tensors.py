@@ -20,11 +20,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 from profkit.capture.memory.holders import autograd_graphs
-from profkit.capture.memory.holders.autograd_graphs import no_torch_function
 from profkit.capture.memory.holders.untracked_containers import live_tensors, tensor_types
 from profkit.capture.memory.monitor.budget import Clock
 from profkit.capture.process import devices, signals
-from profkit.capture.process.objects import has_frozen_objects, instances
+from profkit.capture.process.objects import has_frozen_objects, instances, no_torch_function
 from profkit.readers.process_memory import garbage_collection_paused
 
 MAX_STORAGES: Final = 200_000

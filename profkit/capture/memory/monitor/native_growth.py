@@ -15,7 +15,7 @@ import sys
 from types import FrameType
 from typing import Any, Final, NamedTuple
 
-from profkit.capture.memory.holders.autograd_graphs import no_torch_function, storage_of
+from profkit.capture.memory.holders.autograd_graphs import storage_of
 from profkit.capture.memory.monitor.allocation_sites import (
     OperatorCall,
     RecordingMode,
@@ -24,6 +24,7 @@ from profkit.capture.memory.monitor.allocation_sites import (
 )
 from profkit.capture.process import program_profilers, signals
 from profkit.capture.process.malloc_stats import Heap
+from profkit.capture.process.objects import no_torch_function
 from profkit.capture.source.user_code import Place, UserCode
 
 _N_STEPS: Final = 4

@@ -9,7 +9,6 @@ from profkit.capture.memory.cuda import history
 from profkit.capture.memory.holders.autograd_graphs import (
     GraphWalk,
     grad_fns_of,
-    no_torch_function,
     shows_saved_tensors,
 )
 from profkit.capture.memory.monitor.budget import OVERDUE, Clock, Work
@@ -19,6 +18,7 @@ from profkit.capture.memory.monitor.series import Lack, Sample, Series
 from profkit.capture.process import devices
 from profkit.capture.process.cpu_time import main_delayed_ns
 from profkit.capture.process.malloc_stats import Allocated, Heap
+from profkit.capture.process.objects import no_torch_function
 from profkit.capture.recording.session import sessions
 from profkit.index.trend import MIN_POINTS, median_slope
 from profkit.readers.process_memory import garbage_collection_paused
