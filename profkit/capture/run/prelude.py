@@ -62,9 +62,9 @@ class Prelude:
         return self._session is not None and self._session.is_recording
 
     @property
-    def is_muted(self) -> bool:
-        """Return whether nothing more of it is collected."""
-        return self._session is not None and self._session.is_muted
+    def is_collecting(self) -> bool:
+        """Return whether its events are collected now, which take memory."""
+        return self._session is not None and self.is_recording and not self._session.is_muted
 
     @property
     def is_sampling(self) -> bool:

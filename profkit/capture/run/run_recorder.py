@@ -89,8 +89,8 @@ class RunRecorder:
     @property
     def is_collecting(self) -> bool:
         """Return whether events are collected now, which take memory."""
-        is_muted = self._session is None and self._prelude.is_muted
-        return self.is_recording and not is_muted
+        is_session = self._session is not None and self._session.is_recording
+        return is_session or self._prelude.is_collecting
 
     @property
     def is_sampling(self) -> bool:

@@ -144,7 +144,9 @@ class StepFinder:
         self._monitors = StepMonitors(
             self.recorder,
             self._make_leak_monitor if plan.monitor_memory else None,
-            ThreadCalls(self._make_monitor_of_threads) if plan.monitor_memory else None,
+            ThreadCalls(partial(self._make_leak_monitor, in_threads=True))
+            if plan.monitor_memory
+            else None,
         )
         self._boundaries = StepBoundaries(self._switch_source)
         self._module_calls = ModuleCalls(self._on_call)
@@ -397,20 +399,13 @@ class StepFinder:
         if n_steps:
             self._monitors.count(n_steps)
 
-    def _make_leak_monitor(self, source: StepSource) -> LeakMonitor:
+    def _make_leak_monitor(self, source: StepSource, *, in_threads: bool = False) -> LeakMonitor:
+        recorder = self.recorder
         return LeakMonitor(
             self._plan.name,
             source,
-            may_sample_sites=lambda: self.recorder.is_over,
-            is_tracing=lambda: not self.recorder.is_over,
-            tracemalloc=self._plan.lines_of_python,
-        )
-
-    def _make_monitor_of_threads(self, source: StepSource) -> LeakMonitor:
-        return LeakMonitor(
-            self._plan.name,
-            source,
-            may_sample_sites=lambda: False,
-            is_tracing=lambda: self.recorder.is_collecting,
+            # A dispatch mode of one thread sees nothing of the next call, in another thread.
+            may_sample_sites=lambda: recorder.is_over and not in_threads,
+            is_tracing=lambda: recorder.is_collecting if in_threads else not recorder.is_over,
             tracemalloc=self._plan.lines_of_python,
         )
