@@ -78,6 +78,7 @@ from profkit.model.capture_info import (
     DEBUG_SETTINGS,
     CodePlace,
     Compiled,
+    CpuTime,
     DeviceMismatch,
     HostThreads,
 )
@@ -124,7 +125,7 @@ __all__ = [  # noqa: RUF022  (in groups)
     "Category", "Rows", "Mask", "Int32s", "Int64s", "Float64s", "NO_ROW", "MISSING", "torch_names",
     "WITHOUT_WORK",
     # Records.
-    "Compiled", "CodePlace", "HostThreads", "DeviceMismatch", "DEBUG_SETTINGS",
+    "Compiled", "CodePlace", "CpuTime", "HostThreads", "DeviceMismatch", "DEBUG_SETTINGS",
     "DeviceInfo", "lacks_bfloat16", "LoadNotes", "LOST_TIME", "MemorySnapshot", "State", "NO_STACK",
     "FragmentationSite", "fragmentation_summary", "allocation_sites", "Leak", "Chain", "CYCLE",
     "TEE", "Lateness", "PlaceTime",

@@ -10,6 +10,8 @@ Why it matters:
     The threads of one operator wait for each other: if one has no core, all of them take as long as
     that one. Threads that change places lose their caches, too. The cost is the time for which the
     recorded thread had no core because of them, an upper bound: other programs take cores too.
+    Where operators use few threads already and workers are too many, it is no more than what is
+    above the time that fewer workers would need for the same batches.
 
 How to fix it:
     Give each process its share of the cores: ``OMP_NUM_THREADS`` or ``torch.set_num_threads`` for
@@ -50,6 +52,7 @@ from profkit.engine.families.processor_time import (
 )
 from profkit.rule import (
     Context,
+    CpuTime,
     Finding,
     HostThreads,
     RuleInfo,
@@ -92,7 +95,11 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     threads, cpu = processor_time
     # Ranks are copies of one program: each has as many threads and workers as this one.
     n_all = threads.n_ranks * (threads.n_threads + threads.n_workers)
+    # What is left of a rank's cores when each of its workers has one.
+    n_fitting = max(1, threads.n_cores // threads.n_ranks - threads.n_workers)
     delayed_ns = delayed_by_program_ns(threads, cpu)
+    if n_fitting == threads.n_threads:
+        delayed_ns = min(delayed_ns, _saved_by_fewer_workers_ns(threads, cpu, delayed_ns))
     share = delayed_ns / max(1, cpu.window_ns)
     if n_all <= threads.n_cores or share < thresholds.min_delayed_share:
         return
@@ -101,8 +108,6 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     sharing = f"{counted(threads.n_threads, 'thread')} of operators{workers}"
     if threads.n_ranks > 1:
         sharing = f"{counted(threads.n_ranks, 'rank')} with {sharing} each"
-    # What is left of a rank's cores when each of its workers has one.
-    n_fitting = max(1, threads.n_cores // threads.n_ranks - threads.n_workers)
     yield INFO.finding(
         confidence="medium",
         message=(
@@ -123,7 +128,29 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     )
 
 
+def _count_fitting_workers(threads: HostThreads) -> int:
+    """Return how many workers of a rank have a core of their own beside its operators."""
+    return max(1, threads.n_cores // threads.n_ranks - threads.n_threads)
+
+
+def _saved_by_fewer_workers_ns(threads: HostThreads, cpu: CpuTime, delayed_ns: int) -> int:
+    """Return the most that a number of workers which fits the cores can save.
+
+    Fewer workers have the same batches to prepare, and the program waits for them if they take
+    longer than its steps.
+
+    Args:
+        delayed_ns: Time for which the recorded thread had no core because of the program.
+    """
+    of_others_ns = (cpu.delayed_ns or 0) - delayed_ns
+    preparing_ns = (cpu.children_ns or 0) // _count_fitting_workers(threads)
+    return max(0, cpu.window_ns - of_others_ns - max(cpu.thread_ns, preparing_ns))
+
+
 def _suggest_fix(threads: HostThreads, n_fitting: int) -> str:
     if n_fitting == threads.n_threads:
-        return "Use fewer workers in the loader."
+        n_workers = _count_fitting_workers(threads)
+        return (
+            f"Use fewer workers in the loader: no more than {n_workers} fit beside the operators."
+        )
     return f"Set `OMP_NUM_THREADS={n_fitting}`, or call `torch.set_num_threads({n_fitting})`."

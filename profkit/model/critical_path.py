@@ -94,7 +94,9 @@ class PathLine:
         ns: Nanoseconds over all steps.
         per_step_ns: ``ns`` divided by the number of steps, or None without steps.
         share: ``ns`` as a share of the path.
-        n_segments: Number of segments.
+        n_segments: Number of segments. An operator that calls others has several.
+        n_events: Number of operators, calls or regions that the segments are of; for device work,
+            of what launched it. 0 where a function was sampled.
         main_name: The name with most of this time, as in :class:`PathEntry`.
         main_share: The time of that name as a share of the path.
     """
@@ -105,6 +107,7 @@ class PathLine:
     per_step_ns: int | None
     share: float
     n_segments: int
+    n_events: int
     main_name: str
     main_share: float
 

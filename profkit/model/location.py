@@ -10,6 +10,9 @@ NO_SOURCE_LINE: Final = "source line not recorded"
 MODULE_LEVEL: Final = "<module>"
 """The function of a frame at the top level of a file."""
 
+COMPREHENSIONS: Final = ("<genexpr>", "<listcomp>", "<dictcomp>", "<setcomp>")
+"""The functions of frames that a reader takes for a part of the function around them."""
+
 
 def numbered_line(file: str, line: int | None) -> str:
     """Return ``train.py:12``, or the file alone if the line is not known."""

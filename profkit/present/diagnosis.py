@@ -157,10 +157,15 @@ def _memory_cure(report: Report) -> list[str]:
         return []
     if costs := _highest_costs(report, None):
         return costs
+    return [_main_finding(report) or no_memory_findings(report)]
+
+
+def _main_finding(report: Report) -> str:
+    """Return the first finding that is more than a note; empty if there is none."""
     serious = next((finding for finding in report.findings if finding.severity != "note"), None)
-    if serious is not None:
-        return [f"Main finding: {inline_title(serious.title)}{at_place(serious)}."]
-    return [no_memory_findings(report)]
+    if serious is None:
+        return ""
+    return f"Main finding: {inline_title(serious.title)}{at_place(serious)}."
 
 
 def _highest_costs(report: Report, function: FunctionSummary | None) -> list[str]:
@@ -209,12 +214,15 @@ def _without_costs(report: Report, candidates: list[Candidate], limiters: list[C
         return unexplained + skipped_checks(report)
     if any(limiter.cause in _ONE_TIME for limiter in limiters):
         return _WARM_UP
-    if any(finding.cost.ns is not None for finding in report.findings):
+    if any(finding.cost.ns for finding in report.findings):
         breakdown = report.summary.breakdown
         whole = "step time" if breakdown and breakdown.per_step_ns is not None else "the recording"
         return f"No finding exceeds {_MIN_FINDING_SHARE:.0%} of {whole}."
     if report.findings:
-        return "No finding has a measured cost."
+        return (
+            _main_finding(report)
+            or f"No problems found, but {counted(len(report.findings), 'note')}."
+        )
     return NO_PROBLEMS + skipped_checks(report)
 
 

@@ -191,6 +191,7 @@ class FindingBlock:
         place: The source line, else the operator or the first holder, else why there is none.
         doubt: `` (medium confidence)`` after the message, or empty.
         labelled: Lists below the message, each under a label such as ``also at``.
+        is_free: Whether it costs nothing here: a screen of text has its first line alone.
     """
 
     number: int
@@ -204,6 +205,7 @@ class FindingBlock:
     doubt: str
     fix: str
     labelled: tuple["Labelled", ...]
+    is_free: bool = False
 
 
 @dataclass(frozen=True)

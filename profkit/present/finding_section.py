@@ -19,7 +19,7 @@ from profkit.present.document import (
     remainder,
 )
 from profkit.present.evidence import evidence_texts
-from profkit.present.labels import cost_text, ranking
+from profkit.present.labels import cost_text, is_free, ranking
 from profkit.present.renderer import ReadersOptions
 from profkit.present.tables.screen import place_cell
 from profkit.units import format_count
@@ -79,6 +79,7 @@ def _build_finding(
         doubt,
         one_line(finding.fix),
         tuple(labelled for labelled in lists if labelled.values),
+        is_free(finding),
     )
 
 

@@ -44,6 +44,7 @@ MIN_SKEW: Final = 1.5
 """The ratio of mean to median step time above which the mean describes no step."""
 _BASIS: Final = {"measured": "", "replay": "", "upper-bound": "up to ", "estimate": "about "}
 _NO_TIME: Final = "no time: hidden by other work"
+_NO_TIME_HERE: Final = "no time in this recording"
 
 
 def part_label(kind: str) -> str:
@@ -128,11 +129,13 @@ def cost_share(report: Report, finding: Finding) -> float | None:
 def cost_text(report: Report, finding: Finding) -> str:
     """A finding's cost, ``up to 65.1 ms per step (37%), 1.50 MiB per step``; empty if unknown.
 
-    Where a replay saves nothing, since the steps wait for other work meanwhile, it says so.
+    Where a fix saves nothing, it says so: in a replay the steps may wait for other work meanwhile.
     """
     cost = finding.cost
     if cost.ns == 0 and cost.high_ns is not None:
         return _most_text(report, finding, cost.high_ns) if cost.high_ns else _NO_TIME
+    if is_free(finding):
+        return _NO_TIME_HERE
 
     basis = _BASIS[cost.basis]
     share = cost_share(report, finding)
@@ -148,6 +151,12 @@ def cost_text(report: Report, finding: Finding) -> str:
     elif cost.bytes:
         parts.append(f"{basis}{format_bytes(cost.bytes)}")
     return ", ".join(parts)
+
+
+def is_free(finding: Finding) -> bool:
+    """Whether a finding is known to cost nothing where it was recorded, but may elsewhere."""
+    cost = finding.cost
+    return cost.ns == 0 and cost.high_ns is None and not cost.bytes
 
 
 def _most_text(report: Report, finding: Finding, high_ns: int) -> str:

@@ -410,7 +410,7 @@ def _describe_short_operators(line: PathLine, report: Report) -> str:
     path = report.summary.critical_path
     if path is None or line.kind != "operator" or not path.n_steps:
         return ""
-    n_per_step, mean_ns = line.n_segments / path.n_steps, line.ns / max(1, line.n_segments)
+    n_per_step, mean_ns = line.n_events / path.n_steps, line.ns / max(1, line.n_events)
     if n_per_step < _MANY_OPERATORS or mean_ns > _SHORT_OPERATOR_NS:
         return ""
     return f" in {format_count(round(n_per_step))} operators of {format_ns(mean_ns)}"

@@ -93,3 +93,20 @@ def test_where_it_takes_no_time_it_is_not_reported(found: Found, delayed_ns: int
 def test_without_one_of_both_it_is_skipped(analyzed: Analyzed, built: TraceBuilder) -> None:
     (unchecked,) = analyzed(built, RULE).unchecked
     assert unchecked.rule == "CFG002"
+
+
+@pytest.mark.parametrize(
+    ("children_ns", "saved_ns"),
+    [
+        (13_000_000, 0),  # a single worker would take 13 ms
+        (8_500_000, 1_500_000),  # 8.5 ms, and then the steps wait for it
+        (6_000_000, 3_000_000),  # the steps take longer than a single worker
+    ],
+)
+def test_fewer_workers_have_the_same_batches_to_prepare(
+    found: Found, children_ns: int, saved_ns: int
+) -> None:
+    cpu = replace(CPU, process_ns=6_000_000, children_ns=children_ns, delayed_ns=3_000_000)
+    findings = found(program(HostThreads(2, n_threads=1, n_workers=2), cpu), RULE)
+    assert sum(finding.cost.ns or 0 for finding in findings) == saved_ns
+    assert all("no more than 1 fit" in finding.fix for finding in findings)

@@ -20,7 +20,7 @@ from profkit.present.critical_path import (
 from tests.renderers.reports import MS, find_critical_path
 
 NOWHERE = Location()
-LINE = PathLine("operator", NOWHERE, 10 * MS, 5 * MS, 0.5, 20, "aten::mm", 0.2)
+LINE = PathLine("operator", NOWHERE, 10 * MS, 5 * MS, 0.5, 20, 20, "aten::mm", 0.2)
 
 
 def test_each_kind_has_a_name_in_the_report_and_a_label_of_its_own() -> None:

@@ -226,7 +226,7 @@ def test_each_of_several_devices_has_a_line() -> None:
         (Cost(bytes=1 << 20), "1.00 MiB"),
         (Cost(per_step_bytes=1 << 10, bytes=1 << 20, basis="estimate"), "about 1.00 KiB per step"),
         (Cost(), ""),
-        (Cost(ns=0, per_step_ns=0), ""),
+        (Cost(ns=0, per_step_ns=0), "no time in this recording"),
         (Cost(ns=0, per_step_ns=0, high_ns=0), "no time: hidden by other work"),
         (Cost(ns=0, low_ns=0, high_ns=104_400_000), "up to 104 ms (10%)"),
     ],

@@ -98,7 +98,9 @@ def find_critical_path(
         total,
         total // n_steps if n_steps else None,
         tuple(PathPart(kind, *time) for kind, time in times.items()),
-        tuple(PathLine(kind, where, *time, 40, name, time[2] / 2) for kind, time in times.items()),
+        tuple(
+            PathLine(kind, where, *time, 40, 30, name, time[2] / 2) for kind, time in times.items()
+        ),
         tuple(PathEntry(kind, name, where, *time, 40) for kind, time in times.items()),
         (BlockingCall("cudaStreamSynchronize", where, *next(iter(times.values())), 6),),
         unexplained_ns,

@@ -7,11 +7,10 @@ from profkit.capture.process.stack_sampler import StackSampler
 from profkit.capture.process.thread_stacks import Call, Calls
 from profkit.capture.source.files import SourceFiles, library_roots, package
 from profkit.model.capture_info import SampledFunction, SampledTime
-from profkit.model.location import MODULE_LEVEL
+from profkit.model.location import COMPREHENSIONS, MODULE_LEVEL
 
 _MAX_FUNCTIONS: Final = 200
 _NOWHERE: Final = ("", "")
-_COMPREHENSIONS: Final = ("<genexpr>", "<listcomp>", "<dictcomp>", "<setcomp>")
 
 
 def summarize_samples(sampler: StackSampler) -> SampledTime | None:
@@ -64,7 +63,7 @@ def find_user_call(calls: Calls, files: SourceFiles) -> tuple[Call | None, str, 
         path = files.user_file(file)
         if path is not None:
             around = (call[2] for call in reversed(calls[:place]) if call[0] == file)
-            while name in _COMPREHENSIONS:
+            while name in COMPREHENSIONS:
                 name = next(around, MODULE_LEVEL)  # noqa: PLW2901
             return (path, line, name), library, place
         library = library or package(file, library_roots())

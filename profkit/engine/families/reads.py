@@ -267,13 +267,14 @@ def _report_on_cpu(
             severity="note",
             confidence="medium",
             message=(
-                f"{read}{at(location)} runs {times_per_step(ctx, len(line_rows))}. It costs "
-                "nothing on the CPU; of a tensor on a GPU it blocks the host until the GPU has "
+                f"{read}{at(location)} runs {times_per_step(ctx, len(line_rows))}. It waits "
+                "for nothing on the CPU; of a tensor on a GPU it blocks the host until the GPU has "
                 "finished."
             ),
             # On the CPU a read is right: where a graph is kept, it is even the fix.
             fix=f"On a GPU, {fix[0].lower()}{fix[1:]}",
             locations=(location,),
             n=len(line_rows),
+            cost=ctx.cost(0),
             evidence={"events": event_ids(ctx, line_rows)},
         )

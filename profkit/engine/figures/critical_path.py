@@ -140,7 +140,7 @@ def _sampled_lines(sampled: SampledPath, times: _Times) -> Iterator[PathLine]:
     for place, ns in sampled.places:
         figures = times.figures(ns)
         share = figures[-1]
-        yield PathLine("python", place.location, *figures, 0, _sampled_name(place), share)
+        yield PathLine("python", place.location, *figures, 0, 0, _sampled_name(place), share)
 
 
 def _sampled_entries(sampled: SampledPath, times: _Times) -> Iterator[PathEntry]:
@@ -163,6 +163,7 @@ def _summarize_lines(
     keys, of = numbered((segments.frame + 1) * len(PathKind) + segments.kind)
     ns = sum_by_key(len(keys), of, ns_by_group)
     n = sum_by_key(len(keys), of, segments.n_by_group)
+    n_events = sum_by_key(len(keys), of, segments.n_events_by_group)
     for i in _most(ns, MAX_LINES):
         if not ns[i]:
             continue
@@ -177,6 +178,7 @@ def _summarize_lines(
             ctx.source.frames[frame - 1].location if frame else Location(),
             *times.figures(int(ns[i])),
             int(n[i]),
+            int(n_events[i]),
             name_of_segment(ctx, kind, int(segments.name[main])),
             int(ns_by_group[main]) / times.total_ns,
         )

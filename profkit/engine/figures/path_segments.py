@@ -46,6 +46,22 @@ class PathSegments:
         return np.bincount(self.group, minlength=len(self.kind)).astype(np.int64)
 
     @cached_property
+    def n_events_by_group(self) -> Int64s:
+        """Number of host events that each group's segments are of. Shape ``(g,)``.
+
+        An operator that calls others has a segment before, between and after them.
+        """
+        kind = np.where(self.cause == NO_ROW, -1, self.kind[self.group])
+        chosen = np.zeros(self.cause.max(initial=NO_ROW) + 1, dtype=np.int64)
+        counted = np.zeros(len(self.cause), dtype=np.bool_)
+        for each in range(len(PathKind)):
+            # Of an event's segments of one kind the one that is written last stands for it.
+            segments = np.flatnonzero(kind == each)
+            chosen[self.cause[segments]] = segments
+            counted[segments] = chosen[self.cause[segments]] == segments
+        return np.bincount(self.group[counted], minlength=len(self.kind)).astype(np.int64)
+
+    @cached_property
     def ns_by_group(self) -> Int64s:
         """Time of each group. Shape ``(g,)``."""
         return sum_by_key(len(self.kind), self.group, self.length_ns)

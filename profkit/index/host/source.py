@@ -29,7 +29,7 @@ from profkit.model.events import (
     are_equally_long,
     is_within,
 )
-from profkit.model.location import MODULE_LEVEL, Frame
+from profkit.model.location import COMPREHENSIONS, MODULE_LEVEL, Frame
 from profkit.model.torch_names import BACKWARD, MODULE_PREFIX
 from profkit.patterns import regex
 
@@ -326,19 +326,32 @@ def _build_recorded_lines(
     modules: tuple[str, ...],
 ) -> tuple[Int32s, tuple[str, ...], Int32s]:
     """Build the frames and modules of the lines that profkit recorded."""
-    numbers = np.array(
-        [
-            table[Frame(file, line, function, "line" if exact else "function")]
-            for file, line, function, exact in lines.frames
-        ],
-        dtype=np.int32,
-    )
+    numbers = np.array([table[frame] for frame in _build_frames(lines)], dtype=np.int32)
     frame = _number_by_entry(entry, lines.frame, numbers)
 
     recorded_modules = tuple(name.removeprefix(MODULE_PREFIX) for name in lines.modules)
     shifted = np.arange(len(recorded_modules), dtype=np.int32) + len(modules)
     module = _number_by_entry(entry, lines.module, shifted)
     return _inherit(frame, tree), modules + recorded_modules, _inherit(module, tree)
+
+
+def _build_frames(lines: OpLines) -> list[Frame]:
+    """Build the frames that profkit recorded, comprehensions as lines of the function around them.
+
+    Until Python 3.12 a comprehension is a function of its own (PEP 709), and a generator still is.
+    To a reader it is a part of the line that it is on: one line would be listed twice.
+    """
+    around = {
+        (file, line): function
+        for file, line, function, exact in lines.frames
+        if exact and function not in COMPREHENSIONS
+    }
+    return [
+        Frame(file, line, around.get((file, line), function), "line")
+        if exact and function in COMPREHENSIONS
+        else Frame(file, line, function, "line" if exact else "function")
+        for file, line, function, exact in lines.frames
+    ]
 
 
 def _number_by_entry(entry: Int32s, index: list[int], numbers: Int32s) -> Int32s:

@@ -27,7 +27,12 @@ from profkit.present.document import (
 from profkit.present.renderer import ReadersOptions, RendererInfo
 from profkit.present.report_document import build_report_document
 from profkit.renderers.text.blocks import NO_BREAK, headed, prose, render_section
-from profkit.renderers.text.shorten import join_sentence, keep_findings, shorten_stepwise
+from profkit.renderers.text.shorten import (
+    join_sentence,
+    keep_findings,
+    on_one_line_if_free,
+    shorten_stepwise,
+)
 
 __all__ = ["INFO", "Options", "render", "render_document"]
 
@@ -84,6 +89,8 @@ def render_document(document: Document, options: Options) -> bytes:
     )
     begin = _print_lines(console, _build_beginning(document, width), width)
     sections = keep_findings(document.sections) if options.brief else document.sections
+    if not options.verbose:
+        sections = map(on_one_line_if_free, sections)
     laid_out = [_LaidOut.of(console, section, width, wide) for section in sections]
 
     # Nothing is left out that has room: one way to shorten after the other, until it fits.

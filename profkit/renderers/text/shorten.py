@@ -53,6 +53,13 @@ def shorten_stepwise(width: int) -> Iterator[Callable[[DocumentSection], Documen
     yield _without_calls
 
 
+def on_one_line_if_free(section: DocumentSection) -> DocumentSection:
+    """Cut findings that cost nothing here to their place and rule."""
+    return _change_blocks(
+        section, FindingBlock, lambda block: _on_first_line(block) if block.is_free else block
+    )
+
+
 def keep_findings(sections: Sequence[DocumentSection]) -> Iterator[DocumentSection]:
     """Yield the findings alone: a line of each, and of an error what has happened."""
     for section in sections:

@@ -281,6 +281,7 @@ def test_lines_and_entries_equal_a_sum_over_single_segments(path: Path) -> None:
     op = dict(zip(ctx.launches.work.tolist(), ctx.launches.op.tolist(), strict=True))
     entries: dict[tuple[str, str, int], list[int]] = defaultdict(lambda: [0, 0])
     lines: dict[tuple[str, int], list[int]] = defaultdict(lambda: [0, 0])
+    causes: dict[tuple[str, int], set[int]] = defaultdict(set)
     columns = (critical.kind, critical.row, critical.lengths_ns)
     for kind, row, ns in zip(*(column.tolist() for column in columns), strict=True):
         if kind == PathKind.UNRECORDED:
@@ -293,6 +294,12 @@ def test_lines_and_entries_equal_a_sum_over_single_segments(path: Path) -> None:
         for total in (entries[kind_name, name, frame], lines[kind_name, frame]):
             total[0] += ns
             total[1] += 1
+        causes[kind_name, frame] |= {cause} - {NO_ROW}
+    n_events = {(kind, *lines[kind, frame]): len(found) for (kind, frame), found in causes.items()}
+    recorded = [line for line in found.lines if line.kind != "unrecorded"]
+    assert {(line.kind, line.ns, line.n_segments): line.n_events for line in recorded}.items() <= (
+        n_events.items()
+    )
     for every, shown, limit in (
         (entries, found.entries, MAX_ENTRIES),
         (lines, found.lines, MAX_LINES),

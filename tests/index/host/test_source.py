@@ -1,6 +1,7 @@
 """The user's own line of every event, from stacks, from recorded and from lent lines."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -323,3 +324,20 @@ def test_a_profiler_that_starts_after_other_calls_says_nothing_on_open_frames(re
         started(b)
         b.compute("aten::mm", 1_000)
     assert where(read(b), "aten::mm").line == 10
+
+
+def test_a_comprehension_is_a_part_of_the_line_that_it_is_on(read: Read) -> None:
+    lines = op_lines([("aten::select", -1, 3), ("aten::stack", -1, 4)], same_window=True)
+    lines.frames[:] = [("/w/train.py", 3, "<listcomp>", 1), ("/w/train.py", 3, "alpha_bar", 1)]
+    lines.external_id[:] = [1, 2]
+    builder = TraceBuilder(stacks=True)
+    builder.compute("aten::select", 100)
+    builder.compute("aten::stack", 100)
+    builder.capture = CaptureInfo(version="1", name="train", lines=lines)
+    ctx = read(builder)
+    assert where(ctx, "aten::select") == replace(where(ctx, "aten::stack"), op="aten::select")
+    assert where(ctx, "aten::select").function == "alpha_bar"
+
+    alone = replace(lines, frames=[("/w/train.py", 3, "<listcomp>", 1), ("/w/a.py", 4, "f", 1)])
+    builder.capture = CaptureInfo(version="1", name="train", lines=alone)
+    assert where(read(builder), "aten::select").function == "<listcomp>"
