@@ -31,7 +31,8 @@ Use instead:
 Reads:
     What profkit recorded beside the events: cores, threads, ranks and worker processes, the time
     for which the recorded thread had no core, and the processor time of the process and of its
-    children (``delayed_ns``, ``process_ns``, ``children_ns`` in nanoseconds).
+    children (``delayed_ns``, ``process_ns``, ``children_ns`` in nanoseconds), samples of the
+    loader's workers.
 
 When to ignore this:
     Other programs use the machine, and their number of threads is not yours to choose. PRF014 says
@@ -45,6 +46,7 @@ Source:
 
 from collections.abc import Iterator
 
+from profkit.engine.families.loader_functions import workers_busy_share
 from profkit.engine.families.processor_time import (
     CORES,
     delayed_by_program_ns,
@@ -99,6 +101,8 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     n_fitting = max(1, threads.n_cores // threads.n_ranks - threads.n_workers)
     delayed_ns = delayed_by_program_ns(threads, cpu)
     if n_fitting == threads.n_threads:
+        if threads.n_workers * (workers_busy_share(ctx) or 0.0) > _count_fitting_workers(threads):
+            return  # fewer workers could not keep up
         delayed_ns = min(delayed_ns, _saved_by_fewer_workers_ns(threads, cpu, delayed_ns))
     share = delayed_ns / max(1, cpu.window_ns)
     if n_all <= threads.n_cores or share < thresholds.min_delayed_share:

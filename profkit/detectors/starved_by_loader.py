@@ -3,14 +3,16 @@
 What it finds:
     Steps that spend a large part of their time in a loader's ``__next__`` (or in the wait that
     ``profkit.steps`` measures) while no GPU works, in most steps or in some for long. A wait in the
-    first step alone, when workers start, is not reported.
+    first step alone, when workers start, is not reported. And loops that wait for busy workers in
+    the steps around the recorded ones, by samples: these found batches that were ready.
 
 Why it matters:
     With ``num_workers=0`` the main process reads and collates each batch between two steps, and
     launches nothing meanwhile. With too few or slow workers the loop waits for them. The cost is
     what the steps take less in a replay of the recording in which every batch is ready: where the
     GPU still has work, less than the time in the loader. It is an upper bound where the steps
-    themselves begin to iterate over a loader: the first batch can't be ready then.
+    themselves begin to iterate over a loader: the first batch can't be ready then. Of steps that
+    were not recorded it is their sampled wait, an estimate.
 
 How to fix it:
     Give the loader workers, so that batches are prepared while the GPU works; make them persistent
@@ -56,6 +58,7 @@ from profkit.engine.families.loader_functions import (
     LoaderFunction,
     find_function_in_loop,
     find_function_in_workers,
+    find_hidden_waits,
 )
 from profkit.engine.families.python_calls import (
     TRANSFORMERS_TRAINER,
@@ -66,14 +69,16 @@ from profkit.engine.families.python_calls import (
 from profkit.engine.families.sampled_texts import call_text
 from profkit.index.device.syncs import outermost_calls
 from profkit.index.distinct import distinct
-from profkit.index.intervals import covered_by, covered_within, intersect
+from profkit.index.intervals import Intervals, covered_by, covered_within, intersect
 from profkit.index.runtime_calls import rows_named
 from profkit.rule import (
     MAX_EVENT_IDS,
     NO_ROW,
     Category,
     Context,
+    Cost,
     Finding,
+    Int64s,
     Location,
     ProgramChange,
     Rows,
@@ -147,13 +152,8 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     starved_ns = covered_within(starved, steps.starts_ns, steps.ends_ns)
     length_ns = np.maximum(steps.ends_ns - steps.starts_ns, 1)
 
-    # The first step often waits for the loader's start, and counts only among others.
-    is_starved = starved_ns >= thresholds.min_step_share * length_ns
-    if not (is_starved[1:].any() or len(steps) == 1):
-        return
-    # Workers that are too slow empty the queue now and then: few steps wait, for long.
-    later_share = starved_ns[1:].sum() / length_ns[1:].sum() if is_starved[1:].sum() > 1 else 0.0
-    if is_starved.mean() < thresholds.min_steps_share and later_share < thresholds.min_later_share:
+    if not _is_starved(starved_ns, length_ns, thresholds):
+        yield from _report_hidden_waits(ctx, rows, waiting)
         return
 
     waited_ns = covered_within(waiting, steps.starts_ns, steps.ends_ns)
@@ -189,6 +189,53 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
         },
         spans=waiting.pairs(),
         change=change,
+    )
+
+
+def _is_starved(starved_ns: Int64s, length_ns: Int64s, thresholds: Thresholds) -> bool:
+    """Return whether the steps wait for data, by the wait and the length of each."""
+    # The first step often waits for the loader's start, and counts only among others.
+    is_starved = starved_ns >= thresholds.min_step_share * length_ns
+    if not (is_starved[1:].any() or len(is_starved) == 1):
+        return False
+    # Workers that are too slow empty the queue now and then: few steps wait, for long.
+    later_share = starved_ns[1:].sum() / length_ns[1:].sum() if is_starved[1:].sum() > 1 else 0.0
+    is_often = is_starved.mean() >= thresholds.min_steps_share
+    return bool(is_often or later_share >= thresholds.min_later_share)
+
+
+def _report_hidden_waits(ctx: Context, rows: Rows, waiting: Intervals) -> Iterator[Finding]:
+    """Yield a finding on steps that wait for data, though the recorded ones do not."""
+    steps = ctx.steps
+    waited_ns = covered_within(waiting, steps.starts_ns, steps.ends_ns).sum() // len(steps)
+    hidden = find_hidden_waits(ctx, int(waited_ns))
+    loader = ctx.events.name_of(int(_select_loader(ctx, rows)[0]))
+    if hidden is None or _WITH_WORKERS not in loader:
+        return
+
+    location = next(location for location, _ in ctx.by_line(rows))
+    sampled = _find_sampled_function(ctx, loader, location)
+    yield INFO.finding(
+        confidence="medium",
+        message=(
+            f"The loop{at(location)} waits for its next batch for {format_share(hidden.share)} of "
+            f"each {format_ns(hidden.step_ns)} step, by {hidden.n_samples} samples over "
+            f"{hidden.n_steps} steps. The recorded ones found theirs ready: workers went on while "
+            "the recording started."
+        )
+        + _describe_function(sampled),
+        fix=_suggest_fix(ctx, rows, loader, sampled),
+        locations=known_locations(location, *([] if sampled is None else [sampled.location])),
+        n=hidden.n_steps,
+        cost=Cost(per_step_ns=hidden.waiting_ns, basis="estimate"),
+        evidence={
+            "loader": loader,
+            "sampled_wait_share": hidden.share,
+            "sampled_step_ns": hidden.step_ns,
+            "n_sampled_steps": hidden.n_steps,
+            "function_share": None if sampled is None else sampled.share,
+            "workers_busy_share": None if sampled is None else sampled.busy_share,
+        },
     )
 
 

@@ -149,7 +149,7 @@ def _rank(finding: Finding) -> tuple[bool, int, int, int, str, str, int]:
     first = finding.locations[0] if finding.locations else None
     return (
         finding.severity == "note",
-        -(finding.cost.ns or 0),
+        -finding.cost.ranked_ns,
         -(finding.cost.high_ns or 0),
         -(finding.cost.bytes or 0),
         finding.rule,

@@ -29,7 +29,8 @@ class Cost:
             the lower end, or of an upper bound the upper end.
         bytes: Bytes over the whole window, or None; for a leak found by monitoring, its size at
             the last sample.
-        per_step_ns: ``ns`` divided by the number of steps, or None without steps.
+        per_step_ns: ``ns`` divided by the number of steps, or None without steps. Without ``ns`` it
+            is of steps that were not recorded.
         per_step_bytes: ``bytes`` divided by the number of steps, or None without steps; for a leak
             found by monitoring, its growth per step.
         basis: ``measured``: in the recording, and gone with the fix; ``replay``: the difference
@@ -46,9 +47,14 @@ class Cost:
     high_ns: int | None = None
 
     @property
+    def ranked_ns(self) -> int:
+        """Return the time by which costs are compared: of one step where none was recorded."""
+        return self.ns or self.per_step_ns or 0
+
+    @property
     def ns_and_bytes(self) -> tuple[int, int]:
         """Return the time and the bytes by which costs are compared, 0 where one is not known."""
-        return self.ns or 0, self.bytes or 0
+        return self.ranked_ns, self.bytes or 0
 
 
 @dataclass(frozen=True)

@@ -189,8 +189,8 @@ def _highest_costs(report: Report, function: FunctionSummary | None) -> list[str
 
     sentences = []
     if in_time is not None:
-        longest_ns = max(finding.cost.ns or 0 for finding in report.findings)
-        notes = " (excluding notes)" if (in_time.cost.ns or 0) < longest_ns else ""
+        longest_ns = max(finding.cost.ranked_ns for finding in report.findings)
+        notes = " (excluding notes)" if in_time.cost.ranked_ns < longest_ns else ""
         sentences.append(f"Highest cost{notes}: {_summary_of(report, in_time)}.")
     if in_bytes is not None and in_bytes is not in_time:
         notes = " (excluding notes)" if in_bytes is not of_memory[0] else ""
@@ -200,7 +200,7 @@ def _highest_costs(report: Report, function: FunctionSummary | None) -> list[str
 
 def _is_costly(report: Report, finding: Finding) -> bool:
     share = cost_share(report, finding)
-    return bool(finding.cost.ns) and (share is None or share >= _MIN_FINDING_SHARE)
+    return bool(finding.cost.ranked_ns) and (share is None or share >= _MIN_FINDING_SHARE)
 
 
 def _summary_of(report: Report, finding: Finding) -> str:

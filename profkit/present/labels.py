@@ -114,8 +114,10 @@ def cost_share(report: Report, finding: Finding) -> float | None:
     In the report on a job, it is the job's step time.
 
     Returns:
-        None if either is unknown.
+        None if either is unknown, or the time is of steps that were not recorded.
     """
+    if finding.cost.ns is None:
+        return None
     slowdown = report.collectives.slowdown if report.collectives is not None else None
     if slowdown is not None and slowdown.n_steps and finding.cost.per_step_ns is not None:
         return finding.cost.per_step_ns / slowdown.recorded_ns
@@ -123,7 +125,7 @@ def cost_share(report: Report, finding: Finding) -> float | None:
     if finding.cost.per_step_ns is not None and breakdown and breakdown.per_step_ns:
         return finding.cost.per_step_ns / breakdown.per_step_ns
     total_ns = breakdown.total_ns if breakdown else report.summary.window_ns
-    return finding.cost.ns / total_ns if finding.cost.ns is not None and total_ns else None
+    return finding.cost.ns / total_ns if total_ns else None
 
 
 def cost_text(report: Report, finding: Finding) -> str:

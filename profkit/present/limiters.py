@@ -6,6 +6,7 @@ chosen.
 """
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from enum import Enum, auto
 from statistics import mean, median
 from typing import Final
@@ -116,6 +117,10 @@ class Candidate:
     share: float
     sentence: str
 
+    def in_longer_steps(self, share: float) -> "Candidate":
+        """Return this with its share of steps of which the recorded ones show that share alone."""
+        return replace(self, share=self.share * share)
+
     @property
     def score(self) -> float:
         """The share, less where the cause is less certain or says less."""
@@ -143,11 +148,28 @@ def find_candidates(report: Report) -> Iterator[Candidate]:
     breakdown = report.summary.breakdown
     if breakdown is None or not breakdown.total_ns:
         return
-    if breakdown.on_device:
-        yield from _device_candidates(report, breakdown)
-    else:
-        yield from _host_candidates(report, breakdown)
+    hidden = _find_hidden_waits(report)
+    recorded = _device_candidates if breakdown.on_device else _host_candidates
+    for candidate in recorded(report, breakdown):
+        yield candidate if hidden is None else candidate.in_longer_steps(1 - hidden.share)
+    if hidden is not None:
+        yield hidden
     yield from _cold_start(report)
+
+
+def _find_hidden_waits(report: Report) -> Candidate | None:
+    """Return that the program waits for data in the steps around the recorded ones; else None."""
+    for finding in report.findings:
+        share = finding.evidence.get("sampled_wait_share")
+        step_ns = finding.evidence.get("sampled_step_ns")
+        if finding.name == _STARVED and isinstance(share, float) and isinstance(step_ns, int):
+            sentence = (
+                f"The program waits for data for {format_share(share)} of each "
+                f"{format_ns(step_ns)} step{_find_loader_function(report)}; the recorded steps "
+                "found theirs ready."
+            )
+            return Candidate(Cause.DATA, share, sentence)
+    return None
 
 
 # ------------------------------------------------------------------------------------ with a device

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from profkit.model.capture_info import CaptureInfo, CpuTime, HostThreads
+from profkit.model.capture_info import CaptureInfo, CpuTime, HostThreads, LoaderWorkers
 from profkit.model.finding import Finding
 from profkit.model.report import Report
 from profkit.testing import TraceBuilder
@@ -110,3 +110,12 @@ def test_fewer_workers_have_the_same_batches_to_prepare(
     findings = found(program(HostThreads(2, n_threads=1, n_workers=2), cpu), RULE)
     assert sum(finding.cost.ns or 0 for finding in findings) == saved_ns
     assert all("no more than 1 fit" in finding.fix for finding in findings)
+
+
+@pytest.mark.parametrize(("busy_share", "n"), [(0.9, 0), (0.4, 1)])
+def test_busy_workers_are_not_too_many(found: Found, busy_share: float, n: int) -> None:
+    b = program(HostThreads(2, n_threads=1, n_workers=2))
+    assert b.capture is not None
+    workers = LoaderWorkers(2, 100, 1_000_000, round(busy_share * 1_000_000), [])
+    b.capture = replace(b.capture, loader_workers=workers)
+    assert len(found(b, RULE)) == n

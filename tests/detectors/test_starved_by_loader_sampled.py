@@ -1,6 +1,7 @@
 """starved-by-loader names the function in which a loader spends its time, from sampled stacks."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -127,3 +128,65 @@ def test_the_headline_has_the_function(tmp_path: Path) -> None:
     report = analyze(b.write(tmp_path / "t.json"))
     assert "waits for data for 80%" in headline(report)
     assert "mostly in augment at train.py:6." in headline(report)
+
+
+def with_full_queue(
+    n_waiting: int, *, busy_share: float = 0.9, n_workers: int = 2, wait_ms: float = 0.1
+) -> TraceBuilder:
+    """Three steps of 2 ms that find their batches ready, and 20 sampled ones of 100 ms."""
+    functions = [
+        function("main", 20, n_waiting, part="data", library="torch"),
+        function("main", 22, 100 - n_waiting, library="torch", callee="net"),
+    ]
+    b = recording(functions, lambda _: None)
+    assert b.capture is not None
+    augment = [function("augment", 6, 100)]
+    workers = LoaderWorkers(n_workers, 100, round(2_000 * MS / busy_share), 2_000 * MS, augment)
+    b = TraceBuilder(device_names=(), capture=replace(b.capture, loader_workers=workers))
+    for _ in range(3):
+        with b.step():
+            b.load(round(wait_ms * MS), workers=n_workers > 0)
+            b.compute("aten::mm", 2 * MS)
+    return b
+
+
+def test_recorded_steps_that_find_a_full_queue_hide_no_waits(found: Found, tmp_path: Path) -> None:
+    b = with_full_queue(60)
+    (finding,) = found(b, RULE)
+    assert finding.message.startswith(
+        "The loop waits for its next batch for 60% of each 100 ms step, by 100 samples over 20 "
+        "steps. The recorded ones found theirs ready"
+    )
+    assert "Its workers are busy 90% of the time, 100% of it in `augment`" in finding.message
+    assert "Raise `num_workers`" in finding.fix
+    # 60 of 100 ms, of which the recorded steps show 0.1.
+    assert (finding.cost.ns, finding.cost.per_step_ns) == (None, 59_900_000)
+    assert finding.cost.basis == "estimate"
+
+    report = analyze(b.write(tmp_path / "t.json"))
+    assert headline(report) == (
+        "The program waits for data for 60% of each 100 ms step, mostly in augment at train.py:6; "
+        "the recorded steps found theirs ready. Highest cost: loop waits for the data loader at "
+        "train.py:6, about 59.9 ms per step."
+    )
+
+
+@pytest.mark.parametrize(
+    "b",
+    [
+        with_full_queue(10),
+        with_full_queue(60, busy_share=0.3),
+        with_full_queue(60, n_workers=0),
+        with_full_queue(0),
+    ],
+    ids=["few samples", "idle workers", "no workers", "no waits"],
+)
+def test_waits_that_are_not_known_to_be_for_busy_workers_are_not_hidden(
+    found: Found, b: TraceBuilder
+) -> None:
+    assert found(b, RULE) == ()
+
+
+def test_waits_that_the_recorded_steps_show_are_reported_once(found: Found) -> None:
+    (finding,) = found(with_full_queue(60, wait_ms=1), RULE)
+    assert finding.cost.ns is not None

@@ -1,4 +1,4 @@
-"""The function of the program in which a loader spends its time, from sampled stacks.
+"""What sampled stacks tell of a loader: the function in which it spends its time, and its waits.
 
 A loader without workers prepares batches in the thread of the steps, whose samples have them; with
 workers, these have sampled themselves.
@@ -22,6 +22,29 @@ _MIN_SHARE: Final = 0.2
 """A function with a smaller share of the loader's time is not what makes it slow."""
 _MIN_BUSY: Final = 0.5
 """Workers that prepare batches for less of their time wait most of it."""
+
+
+_MIN_WAITING: Final = 0.1
+"""A smaller share of the steps in waits is not what makes them slow."""
+
+
+@dataclass(frozen=True)
+class HiddenWaits:
+    """Waits for data in the steps around the recorded ones.
+
+    Attributes:
+        share: Share of the sampled steps in which they wait for a batch.
+        step_ns: Mean length of these steps.
+        waiting_ns: Time per step in which they wait for longer than the recorded steps.
+        n_steps: Number of sampled steps.
+        n_samples: Number of samples in them.
+    """
+
+    share: float
+    step_ns: int
+    waiting_ns: int
+    n_steps: int
+    n_samples: int
 
 
 @dataclass(frozen=True)
@@ -62,11 +85,43 @@ def find_function_in_loop(ctx: Context, loop: Location) -> LoaderFunction | None
 
 def find_function_in_workers(ctx: Context) -> LoaderFunction | None:
     """Find where the workers of loaders spend their time, or None if no function stands out."""
+    busy_share = workers_busy_share(ctx)
     workers = None if ctx.trace.capture is None else ctx.trace.capture.loader_workers
-    if workers is None:
+    if workers is None or busy_share is None:
         return None
-    busy_share = workers.fetching_ns / max(1, workers.sampled_ns)
     return _find_main(workers.functions, None, workers.fetching_ns, busy_share)
+
+
+def workers_busy_share(ctx: Context) -> float | None:
+    """Return the share of their time in which workers prepare batches, or None without samples."""
+    workers = None if ctx.trace.capture is None else ctx.trace.capture.loader_workers
+    return None if workers is None else workers.fetching_ns / max(1, workers.sampled_ns)
+
+
+def find_hidden_waits(ctx: Context, waited_ns: int) -> HiddenWaits | None:
+    """Find waits for workers of a loader that the recorded steps do not show; None without them.
+
+    While a recording starts, workers go on and fill their queue. The few steps that are recorded
+    then find their batches ready, however slow the workers are; the steps after them wait again.
+
+    Args:
+        waited_ns: Time in which the recorded steps waited for batches, per step.
+    """
+    samples, busy_share = step_samples(ctx), workers_busy_share(ctx)
+    if samples is None or busy_share is None or samples.n_steps <= len(ctx.steps):
+        return None
+    # Workers that are idle are not what the program waits for.
+    if busy_share < _MIN_BUSY:
+        return None
+
+    waits_ns = sum(function.ns for function in samples.functions if function.part == "data")
+    share = waits_ns / max(1, samples.running_ns)
+    step_ns = samples.steps_ns // samples.n_steps
+    hidden_ns = round(share * step_ns) - waited_ns
+    is_long = is_beyond_chance(share, samples.n_samples, _MIN_WAITING)
+    if not is_long or hidden_ns < _MIN_WAITING * step_ns:
+        return None
+    return HiddenWaits(share, step_ns, hidden_ns, samples.n_steps, samples.n_samples)
 
 
 def _find_main(
