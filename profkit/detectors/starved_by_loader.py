@@ -291,17 +291,54 @@ def _build_message(ctx: Context, place: str, mostly: str, total_ns: int, idle_ns
 def _suggest_fix(ctx: Context, rows: Rows, loader: str, sampled: LoaderFunction | None) -> str:
     name = "" if sampled is None else sampled.callee or sampled.location.function
     less = f"do less in `{name}`" if name else "do less per sample in the dataset's `__getitem__`"
-    if _WITH_WORKERS in loader and sampled is not None and sampled.is_mostly_idle:
+    if _WITH_WORKERS in loader:
+        is_idle = sampled is not None and sampled.is_mostly_idle
+        return _suggest_for_workers(ctx, less, is_idle=is_idle)
+    if _IN_PROCESS in loader:
+        return _suggest_workers(ctx, rows, less)
+    return (
+        "Prepare the next batch in parallel with the model: in a `DataLoader` with `num_workers`, "
+        "or in a thread that fills a queue."
+    )
+
+
+def _count_cores(ctx: Context) -> int | None:
+    """Return the cores that a rank has, or None if that is not known."""
+    threads = None if ctx.trace.capture is None else ctx.trace.capture.threads
+    return None if threads is None else max(1, threads.n_cores // threads.n_ranks)
+
+
+def _suggest_for_workers(ctx: Context, less: str, *, is_idle: bool) -> str:
+    """Return the fix of a loader that has workers.
+
+    Args:
+        less: How to make each batch cheaper.
+        is_idle: Whether the workers wait most of the time.
+    """
+    if is_idle:
         return (
             "Raise `prefetch_factor`, so that batches are ready ahead: the workers wait most of "
             "the time, and more of them are no help."
         )
-    if _WITH_WORKERS in loader:
+    capture, n_cores = ctx.trace.capture, _count_cores(ctx)
+    n_workers = 0 if capture is None or capture.threads is None else capture.threads.n_workers
+    if n_cores is not None and n_workers >= n_cores:
         return (
-            f"Raise `num_workers` or `prefetch_factor`, or {less}: the loader's workers are too "
-            "slow."
+            f"D{less[1:]}: the loader's workers are too slow, and there are no cores for more of "
+            "them."
         )
-    if _IN_PROCESS in loader and are_within(ctx, rows, _PIPELINE):
+    return (
+        f"Raise `num_workers` or `prefetch_factor`, or {less}: the loader's workers are too slow."
+    )
+
+
+def _suggest_workers(ctx: Context, rows: Rows, less: str) -> str:
+    """Return the fix of a loader that prepares batches in the loop's own process.
+
+    Args:
+        less: How to make each batch cheaper.
+    """
+    if are_within(ctx, rows, _PIPELINE):
         return (
             "Call the pipeline of Transformers with many inputs at once and `num_workers=1` (more "
             "if it does not divide inputs into chunks), so that they are prepared in parallel with "
@@ -309,21 +346,15 @@ def _suggest_fix(ctx: Context, rows: Rows, loader: str, sampled: LoaderFunction 
         )
 
     # Without a GPU pinning only warns, and the model needs the cores itself.
-    n_workers = 4 if ctx.has_device_work else 2
-    if _IN_PROCESS in loader and are_within(ctx, rows, TRANSFORMERS_TRAINER):
+    n_workers = min(4 if ctx.has_device_work else 2, _count_cores(ctx) or 4)
+    if are_within(ctx, rows, TRANSFORMERS_TRAINER):
         return (
             f"Pass `dataloader_num_workers={n_workers}, dataloader_persistent_workers=True` to "
             "`TrainingArguments`, so that batches are prepared in parallel with the model, or "
             f"{less}."
         )
-    if _IN_PROCESS in loader:
-        pinned = ", pin_memory=True" if ctx.has_device_work else ""
-        return (
-            f"Use `DataLoader(..., num_workers={n_workers}, persistent_workers=True{pinned})`, so "
-            f"that batches are prepared in parallel with the model, or {less}."
-        )
-
+    pinned = ", pin_memory=True" if ctx.has_device_work else ""
     return (
-        "Prepare the next batch in parallel with the model: in a `DataLoader` with `num_workers`, "
-        "or in a thread that fills a queue."
+        f"Use `DataLoader(..., num_workers={n_workers}, persistent_workers=True{pinned})`, so "
+        f"that batches are prepared in parallel with the model, or {less}."
     )

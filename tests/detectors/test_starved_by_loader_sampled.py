@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from profkit import analyze
-from profkit.model.capture_info import CaptureInfo, LoaderWorkers, SampledFunction
+from profkit.model.capture_info import CaptureInfo, HostThreads, LoaderWorkers, SampledFunction
 from profkit.model.finding import Finding
 from profkit.present.diagnosis import headline
 from profkit.testing import TraceBuilder
@@ -190,3 +190,29 @@ def test_waits_that_are_not_known_to_be_for_busy_workers_are_not_hidden(
 def test_waits_that_the_recorded_steps_show_are_reported_once(found: Found) -> None:
     (finding,) = found(with_full_queue(60, wait_ms=1), RULE)
     assert finding.cost.ns is not None
+
+
+@pytest.mark.parametrize(
+    ("threads", "fix"),
+    [
+        (HostThreads(2, 1, n_workers=2), "Do less in `augment`: the loader's workers are too slow"),
+        (HostThreads(8, 1, n_ranks=4, n_workers=2), "and there are no cores for more of them."),
+        (HostThreads(8, 1, n_workers=2), "Raise `num_workers` or `prefetch_factor`"),
+    ],
+)
+def test_more_workers_are_advised_where_they_have_cores(
+    found: Found, threads: HostThreads, fix: str
+) -> None:
+    b = with_workers(function("augment", 6, 60))
+    assert b.capture is not None
+    b.capture = replace(b.capture, threads=threads)
+    (finding,) = found(b, RULE)
+    assert fix in finding.fix
+
+
+def test_no_more_workers_are_advised_than_the_machine_has_cores(found: Found) -> None:
+    b = recording([function("augment", 6, 60, part="data")], step(workers=False))
+    assert b.capture is not None
+    b.capture = replace(b.capture, threads=HostThreads(1, 1))
+    (finding,) = found(b, RULE)
+    assert "num_workers=1" in finding.fix
