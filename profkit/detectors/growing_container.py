@@ -11,7 +11,7 @@ Why it matters:
 
 How to fix it:
     Clear the container after its values are used; keep only the last ones; write them to disk.
-    Store a ``.clone()`` of a view of a large tensor.
+    Store a ``.detach().clone()`` of a view of a large tensor.
 
 Example:
     ::
@@ -101,13 +101,28 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
 
 def _build_message(leak: Leak) -> str:
     ratio = storage_ratio(leak)
-    view = f"Each is a view that retains a storage {ratio} times as large."
+    what = "a number" if _is_number(leak) else "a view"
+    view = f"Each is {what} that retains a storage {ratio} times as large."
     return sentences(leak_message(leak), view if ratio else "")
 
 
+def _is_number(leak: Leak) -> bool:
+    """Tell whether each tensor is one number, such as a loss.
+
+    Source: ``mse_loss_out`` in ``aten/src/ATen/native/Loss.cpp``, which reduces the losses of all
+    elements into their own buffer.
+    """
+    return leak.shape is not None and leak.shape.is_scalar
+
+
 def _suggest_fix(leak: Leak) -> str:
+    if storage_ratio(leak) and _is_number(leak):
+        return (
+            "Store the number itself, by `.item()`, or by `.detach().clone()` where that would "
+            "wait for a GPU."
+        )
     if storage_ratio(leak):
-        return "Store a `.clone()` of the view, so that the rest of the storage is freed."
+        return "Store a `.detach().clone()` of the view, so that the rest of the storage is freed."
     # From the most specific fix to the one that always fits.
     specific = library_fix(leak) or limit_fix(leak) or _suggest_holder_fix(leak)
     if specific:

@@ -41,7 +41,17 @@ def test_a_view_retains_its_whole_storage(found: Found, watched: Watched) -> Non
     shape = TensorShape("float32", (16,), 4)
     (finding,) = found(watched(shape=shape, storage_bytes=64 * KIB), RULE)
     assert "Each is a view that retains a storage 1024 times as large." in (finding.message)
-    assert finding.fix.startswith("Store a `.clone()` of the view")
+    assert finding.fix.startswith("Store a `.detach().clone()` of the view")
+
+
+@pytest.mark.parametrize("dims", [(), (1,)])
+def test_a_loss_retains_the_storage_that_it_was_reduced_in(
+    found: Found, watched: Watched, dims: tuple[int, ...]
+) -> None:
+    shape = TensorShape("float32", dims, 4)
+    (finding,) = found(watched(shape=shape, storage_bytes=64 * KIB), RULE)
+    assert "Each is a number that retains a storage 16384 times as large." in finding.message
+    assert finding.fix.startswith("Store the number itself, by `.item()`")
 
 
 @pytest.mark.parametrize(
