@@ -124,6 +124,8 @@ class OpLines:
         module: Index into ``modules``, or -1.
         in_library: Entries that ran in a function of a library which the line called, other than a
             tensor's method in Python.
+        first_lines: The line of the definition of each frame's function, or 0: of functions that
+            were called before the window it is not known. May be empty.
     """
 
     same_window: bool
@@ -137,6 +139,7 @@ class OpLines:
     frame: list[int]
     module: list[int]
     in_library: list[int] = field(default_factory=list)
+    first_lines: list[int] = field(default_factory=list)
 
 
 CodePlace = tuple[str, int, str]

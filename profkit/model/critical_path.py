@@ -118,6 +118,29 @@ class PathLine:
 
 
 @dataclass(frozen=True)
+class PathFunction:
+    """The operators that one function of the program causes, on all of its lines.
+
+    Attributes:
+        location: The line of the function with most of this time.
+        first_line: The line of the function's definition.
+        ns: Nanoseconds over all steps.
+        per_step_ns: ``ns`` divided by the number of steps, or None without steps.
+        share: ``ns`` as a share of the path.
+        line_share: The time of that line as a share of the path.
+        n_events: Number of operators.
+    """
+
+    location: Location
+    first_line: int
+    ns: int
+    per_step_ns: int | None
+    share: float
+    line_share: float
+    n_events: int
+
+
+@dataclass(frozen=True)
 class PathEntry:
     """The segments of one kind, name and source line.
 
@@ -220,6 +243,8 @@ class CriticalPathSummary:
         cold_start_ns: Path time in calls of the runtime that take 10 ms or more while no device
             works: such a call first loads a kernel's code or a library, or creates the context.
         steps: The path of each step, in order.
+        functions: Time in operators by function of the program, longest first; the costliest ones
+            of which the definition is known.
     """
 
     n_steps: int
@@ -234,6 +259,7 @@ class CriticalPathSummary:
     is_explained: bool
     cold_start_ns: int = 0
     steps: tuple[PathStep, ...] = ()
+    functions: tuple[PathFunction, ...] = ()
 
     @property
     def mean_ns(self) -> int:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from profkit.api import analyze, render
-from profkit.model.capture_info import CpuTime
+from profkit.model.capture_info import CaptureInfo, CpuTime
 from profkit.model.device_summary import DeviceSummary
 from profkit.model.finding import Cost
 from profkit.model.report import Report, RunCost, Summary, TimePart
@@ -18,6 +18,7 @@ from profkit.present.limiters import Candidate, Cause, choose
 from profkit.testing import TraceBuilder
 from profkit.units import format_ns
 from tests.renderers import reports
+from tests.sampled_steps import op_lines
 
 _WAITED = (
     "waited for 90% of each 12.0 ms step on the CPU: for I/O, a lock, a timer or another process."
@@ -522,6 +523,31 @@ def test_the_time_of_python_includes_that_within_the_optimizer(tmp_path: Path) -
                 b.compute("aten::addcdiv_", 1_000_000)
     text = headline(analyze(b.write(tmp_path / "t.json")))
     assert text.startswith("Python outside of operators takes 90% of each 10.0 ms step on the CPU")
+
+
+@pytest.mark.parametrize(
+    ("second_line_ns", "text"),
+    [
+        (
+            20_000_000,
+            ": 100% in main (train.py:2), most at line 5 (60%).",
+        ),
+        (10_000_000, ": 75% at train.py:5, aten::mm."),
+    ],
+    ids=["several lines", "one line"],
+)
+def test_a_function_is_named_where_no_line_of_it_takes_most(
+    tmp_path: Path, second_line_ns: int, text: str
+) -> None:
+    lines = replace(op_lines(aten__mm=5, aten__add=6), first_lines=[2, 2])
+    info = CaptureInfo(version="1", name="train", steps="optimizer", lines=lines)
+    b = TraceBuilder(device_names=(), capture=info)
+    for _ in range(2):
+        with b.step():
+            b.compute("aten::mm", 30_000_000)
+            b.compute("aten::add", second_line_ns)
+    (first, *_) = headline_sentences(analyze(b.write(tmp_path / "trace.json")))
+    assert first.endswith(text)
 
 
 @pytest.mark.parametrize(

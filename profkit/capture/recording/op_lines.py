@@ -106,6 +106,8 @@ class _Walk:
     backward_calls: list[tuple[int, int, UserFrame]] = field(default_factory=list)
     n_calls: int = 0
     modules: dict[str, int] = field(default_factory=dict)
+    first_lines: dict[tuple[str, str], set[int]] = field(default_factory=dict)
+    """Of the functions that were called, by file and name: several may have one name."""
 
 
 def lines_of(recording: ProfilerRecording, name: str) -> Lines:
@@ -143,7 +145,8 @@ def _find_lines(recording: ProfilerRecording, name: str) -> Lines:
     _nest(entries)
     _place_backward(entries, walk.backward_calls)
 
-    ops = _build_columns(entries, recording.thread_ids({entry.thread for entry in entries}))
+    thread_ids = recording.thread_ids({entry.thread for entry in entries})
+    ops = _build_columns(entries, thread_ids, walk.first_lines)
     return Lines(ops, walk.files.paths, sorted(walk.files.libraries), walk.n_calls, walk.modules)
 
 
@@ -259,6 +262,7 @@ def _place_in_function(
     Calls are recorded with their line. Other children ran between the calls around them.
     """
     file, name = place
+    walk.first_lines.setdefault(place, set()).add(function.line)
     function_only = (file, function.line, name, 0)
     placed: list[_Placed] = []
     between: list[Any] = []
@@ -378,11 +382,20 @@ def _place_backward(
             )
 
 
-def _build_columns(entries: list[_Entry], thread_ids: dict[int, int]) -> OpLines:
+def _build_columns(
+    entries: list[_Entry],
+    thread_ids: dict[int, int],
+    first_lines: dict[tuple[str, str], set[int]],
+) -> OpLines:
     # Names, frames and modules repeat in each step, and are written once.
     name, names = _number([entry.name for entry in entries])
     frame, frames = _number([entry.frame for entry in entries])
     module, modules = _number([entry.module or None for entry in entries])
+    # A line belongs to the last function of its name that begins before it.
+    definitions = [
+        max((first for first in first_lines.get((file, name), ()) if first <= line), default=0)
+        for file, line, name, _ in frames
+    ]
 
     return OpLines(
         same_window=True,
@@ -396,6 +409,7 @@ def _build_columns(entries: list[_Entry], thread_ids: dict[int, int]) -> OpLines
         names=names,
         frames=frames,
         modules=modules,
+        first_lines=definitions,
     )
 
 

@@ -1,5 +1,6 @@
 """The critical path of the steps by kind, name and source line."""
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from typing import Final, TypeVar
 
@@ -12,6 +13,7 @@ from profkit.engine.figures.path_segments import PathSegments, group_path_segmen
 from profkit.engine.figures.path_steps import build_path_steps
 from profkit.engine.figures.sampled_path import SampledPath, build_sampled_path
 from profkit.index.distinct import numbered
+from profkit.index.host.source import definitions_by_frame
 from profkit.index.intervals import covered_within, union
 from profkit.index.replay.critical_path import CriticalPath
 from profkit.index.replay.replay import MAX_UNEXPLAINED_SHARE
@@ -20,6 +22,7 @@ from profkit.model.critical_path import (
     BlockingCall,
     CriticalPathSummary,
     PathEntry,
+    PathFunction,
     PathKind,
     PathKindName,
     PathLine,
@@ -33,6 +36,7 @@ _PathItem = TypeVar("_PathItem", PathLine, PathEntry)
 MAX_LINES: Final = 20
 MAX_ENTRIES: Final = 50
 MAX_BLOCKING: Final = 20
+MAX_FUNCTIONS: Final = 10
 
 
 def summarize_critical_path(ctx: Context) -> CriticalPathSummary | None:
@@ -75,6 +79,7 @@ def summarize_critical_path(ctx: Context) -> CriticalPathSummary | None:
         is_explained=unexplained <= MAX_UNEXPLAINED_SHARE,
         cold_start_ns=_cold_start_ns(ctx, path),
         steps=tuple(build_path_steps(ctx, path, segments)),
+        functions=tuple(_summarize_functions(ctx, segments, times)),
     )
 
 
@@ -181,6 +186,37 @@ def _summarize_lines(
             int(n_events[i]),
             name_of_segment(ctx, kind, int(segments.name[main])),
             int(ns_by_group[main]) / times.total_ns,
+        )
+
+
+def _summarize_functions(
+    ctx: Context, segments: PathSegments, times: _Times
+) -> Iterator[PathFunction]:
+    """Yield the functions of the program with most time in operators."""
+    frames, first_lines = ctx.source.frames, definitions_by_frame(ctx.trace.capture)
+    is_operator = segments.kind == PathKind.OPERATOR
+    ns = sum_by_key(
+        len(frames) + 1, segments.frame[is_operator] + 1, segments.ns_by_group[is_operator]
+    )
+    n = sum_by_key(
+        len(frames) + 1, segments.frame[is_operator] + 1, segments.n_events_by_group[is_operator]
+    )
+
+    lines_of: dict[tuple[str, str, int], list[int]] = defaultdict(list)
+    for number, frame in enumerate(frames, start=1):
+        first_line = first_lines.get((frame.file, frame.line or 0, frame.function))
+        if first_line and ns[number]:
+            lines_of[frame.file, frame.function, first_line].append(number)
+
+    longest = sorted(lines_of.items(), key=lambda item: -int(ns[item[1]].sum()))
+    for (_, _, first_line), numbers in longest[:MAX_FUNCTIONS]:
+        main = max(numbers, key=lambda number: int(ns[number]))
+        yield PathFunction(
+            frames[main - 1].location,
+            first_line,
+            *times.figures(int(ns[numbers].sum())),
+            int(ns[main]) / times.total_ns,
+            int(n[numbers].sum()),
         )
 
 

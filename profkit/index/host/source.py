@@ -354,6 +354,23 @@ def _build_frames(lines: OpLines) -> list[Frame]:
     ]
 
 
+def definitions_by_frame(capture: CaptureInfo | None) -> dict[tuple[str, int, str], int]:
+    """Return the lines where functions are defined, by file, line and function of a frame in them.
+
+    Those that profkit did not record are left out.
+    """
+    lines = None if capture is None else capture.lines
+    if lines is None:
+        return {}
+    return {
+        (file, line, function): first_line
+        for (file, line, function, _), first_line in zip(
+            lines.frames, lines.first_lines, strict=False
+        )
+        if first_line
+    }
+
+
 def _number_by_entry(entry: Int32s, index: list[int], numbers: Int32s) -> Int32s:
     """Return the number at the index of each row's entry, or -1. Shape of ``entry``."""
     if not len(numbers):

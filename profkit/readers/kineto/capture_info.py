@@ -135,6 +135,8 @@ def _are_valid_lines(lines: OpLines) -> bool:
         and _are_within(lines.external_id, -1, _MAX_INT)
         and all(-1 <= parent < entry for entry, parent in enumerate(lines.parent))
         and all(0 <= line <= _MAX_LINE for _, line, _, _ in lines.frames)
+        and len(lines.first_lines) in {0, len(lines.frames)}
+        and _are_within(lines.first_lines, 0, _MAX_LINE + 1)
     )
 
 

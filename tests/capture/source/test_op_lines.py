@@ -1,5 +1,6 @@
 """The source line of each operator, in a program with known lines."""
 
+import ast
 import importlib.util
 import sys
 from collections.abc import Callable, Iterator
@@ -73,15 +74,21 @@ def program(tmp_path: Path) -> Iterator[ModuleType]:
 
 
 @pytest.fixture
-def places(program: ModuleType, opened: Opened) -> list[tuple[str, str, str, int]]:
-    """For each operator its name, its parent's name, the comment on its line, and ``exact``."""
+def recorded(program: ModuleType, opened: Opened) -> dict[str, Any]:
+    """The recorded lines of one step."""
     import torch
 
     x = torch.tensor([[1.0, -2.0, 3.0, 4.0]] * 3)
     with profkit.trace("lines") as t:
         program.step(x, torch.zeros(3, 2))
-    lines = opened(t.path)["profkit"]["lines"]
-    text = PROGRAM.splitlines()
+    lines: dict[str, Any] = opened(t.path)["profkit"]["lines"]
+    return lines
+
+
+@pytest.fixture
+def places(recorded: dict[str, Any]) -> list[tuple[str, str, str, int]]:
+    """For each operator its name, its parent's name, the comment on its line, and ``exact``."""
+    lines, text = recorded, PROGRAM.splitlines()
     found = []
     for name, parent, frame in zip(lines["name"], lines["parent"], lines["frame"], strict=True):
         assert frame >= 0, f"{lines['names'][name]} has no line"
@@ -113,6 +120,21 @@ def test_every_operator_has_the_line_that_ran_it(
     assert lines_of(places, "aten::nonzero") == {("nonzero", 1)}
     assert lines_of(places, "aten::exp") == {("comprehension", 1)}
     assert lines_of(places, "Optimizer.step#SGD.step") == {("optimizer", 1)}
+
+
+def test_each_line_has_the_definition_of_its_function(recorded: dict[str, Any]) -> None:
+    functions = [node for node in ast.walk(ast.parse(PROGRAM)) if isinstance(node, ast.FunctionDef)]
+    found = []
+    for (file, line, name, _), first_line in zip(
+        recorded["frames"], recorded["first_lines"], strict=True
+    ):
+        around = [node for node in functions if node.lineno <= line <= (node.end_lineno or 0)]
+        if file.endswith("user_program.py") and around and name == around[-1].name:
+            assert first_line == around[-1].lineno
+            found.append((name, first_line))
+    # Two functions have one name.
+    assert {name for name, _ in found} >= {"forward", "step"}
+    assert len({first_line for name, first_line in found if name == "forward"}) == 2
 
 
 def test_backward_operators_have_the_line_of_their_forward_operator(

@@ -18,6 +18,7 @@ from profkit.engine.figures.path_segments import name_of_segment
 from profkit.engine.figures.path_steps import MAX_SEGMENTS
 from profkit.index.host.source import NO_FRAME
 from profkit.index.replay.replay import MAX_UNEXPLAINED_SHARE
+from profkit.model.capture_info import CaptureInfo, OpLines
 from profkit.model.critical_path import CriticalPathSummary, PathKind, PathKindName
 from profkit.model.events import HOST_CALLS, NO_ROW, Category
 from profkit.testing import TraceBuilder
@@ -87,6 +88,41 @@ def test_a_line_names_what_takes_most_of_its_time(tmp_path: Path) -> None:
     (line,) = summary_of(builder, tmp_path).lines
     assert (line.kind, line.ns, line.share, line.n_segments) == ("operator", 80_000, 1, 3)
     assert (line.main_name, line.main_share) == ("aten::mm", 60 / 80)
+
+
+def test_the_operators_of_a_function_are_added_over_its_lines(tmp_path: Path) -> None:
+    names = ["aten::mm", "aten::add", "aten::mul", "aten::exp"]
+    places = ((11, "forward"), (12, "forward"), (31, "forward"), (50, "main"))
+    frames = [("/w/net.py", line, function, 1) for line, function in places]
+    lines = OpLines(
+        same_window=False,
+        names=names,
+        frames=frames,
+        modules=[],
+        name=[0, 1, 2, 3],
+        parent=[-1] * 4,
+        thread=[1] * 4,
+        external_id=[-1] * 4,
+        frame=[0, 1, 2, 3],
+        module=[-1] * 4,
+        first_lines=[10, 10, 30, 0],
+    )
+    builder = TraceBuilder(
+        device_names=(), capture=CaptureInfo(version="1", name="train", lines=lines)
+    )
+    for _ in range(2):
+        with builder.step():
+            for name, dur_ns in zip(names, (30_000, 20_000, 40_000, 10_000), strict=True):
+                builder.compute(name, dur_ns)
+
+    found = summary_of(builder, tmp_path).functions
+    # Of two functions with one name each is its own, and one that has no known definition none.
+    assert [(each.first_line, each.location.line) for each in found] == [(10, 11), (30, 31)]
+    assert [(each.ns, each.per_step_ns, each.share) for each in found] == [
+        (100_000, 50_000, 0.5),
+        (80_000, 40_000, 0.4),
+    ]
+    assert [(each.line_share, each.n_events) for each in found] == [(0.3, 4), (0.4, 2)]
 
 
 def test_python_is_named_by_its_function_and_by_nothing_without_stacks(tmp_path: Path) -> None:
