@@ -97,7 +97,8 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     threads, cpu = processor_time
     # Ranks are copies of one program: each has as many threads and workers as this one.
     n_all = threads.n_ranks * (threads.n_threads + threads.n_workers)
-    # What is left of a rank's cores when each of its workers has one.
+    # What is left of a rank's cores when each of its workers has one. Where operators use no more
+    # already, there may be too many workers.
     n_fitting = max(1, threads.n_cores // threads.n_ranks - threads.n_workers)
     delayed_ns = delayed_by_program_ns(threads, cpu)
     if n_fitting == threads.n_threads:

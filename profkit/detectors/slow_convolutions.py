@@ -43,11 +43,10 @@ from typing import Final
 
 import numpy as np
 
-from profkit.index.compute.inputs import parse_inputs
+from profkit.engine.families.input_types import are_of_types, first_types
 from profkit.index.intervals import covered_by
 from profkit.index.runtime_calls import rows_named
 from profkit.rule import (
-    MISSING,
     Category,
     Context,
     Finding,
@@ -97,6 +96,7 @@ _SLOW: Final = regex(
     r"^aten::_?slow_conv(2d|3d|_dilated[23]d|_transpose[23]d)(_forward|_backward)?$"
 )
 _HALF_TYPES: Final = {"c10::Half": "float16", "c10::BFloat16": "bfloat16"}
+_DOUBLE: Final = ("double",)
 _FIX_TYPE: Final = (
     "Compute in float32 on the CPU: leave out `torch.autocast`, or convert the model and its "
     "inputs with `.float()`. This CPU has no fast convolution in {}."
@@ -118,6 +118,8 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     # A GPU without cuDNN runs operators of the same names.
     _, launching = ctx.launched_by(rows)
     rows = np.setdiff1d(rows, launching)
+    # In float64 oneDNN has none, and another rule says what float32 saves.
+    rows = rows[~are_of_types(ctx, rows, _DOUBLE)]
     for location, line_rows in ctx.by_line(rows):
         change = ProgramChange(scaled=((line_rows, thresholds.assumed_kept_share),))
         cost = ctx.time_cost(change, "estimate")
@@ -151,10 +153,5 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
 def _find_half_type(ctx: Context, rows: Rows) -> str:
     """Return the half-precision type in which some operators compute; empty if it is not known."""
     # Shapes and types are recorded on request only.
-    types = ctx.events.input_types.at(rows)
-    for number in sorted({int(number) for number in types if number != MISSING}):
-        inputs = parse_inputs("[]", ctx.events.names[number], "")
-        first = inputs.types[0] if inputs is not None and inputs.types else ""
-        if isinstance(first, str) and first in _HALF_TYPES:
-            return _HALF_TYPES[first]
-    return ""
+    kinds = [_HALF_TYPES[kind] for kind in first_types(ctx, rows).values() if kind in _HALF_TYPES]
+    return next(iter(kinds), "")

@@ -320,8 +320,10 @@ def _suggest_for_workers(ctx: Context, less: str, *, is_idle: bool) -> str:
             "Raise `prefetch_factor`, so that batches are ready ahead: the workers wait most of "
             "the time, and more of them are no help."
         )
+
     capture, n_cores = ctx.trace.capture, _count_cores(ctx)
     n_workers = 0 if capture is None or capture.threads is None else capture.threads.n_workers
+    # More workers than cores would take turns.
     if n_cores is not None and n_workers >= n_cores:
         return (
             f"D{less[1:]}: the loader's workers are too slow, and there are no cores for more of "

@@ -69,6 +69,8 @@ PUBLISHED = {
     "KER013": "slow-convolutions",
     "KER014": "per-tensor-loop",
     "KER015": "dense-table-update",
+    "KER016": "unused-gradients",
+    "KER017": "double-precision",
     "MEM001": "unfreed-tensors",
     "MEM002": "allocator-churn",
     "MEM003": "retained-graph",

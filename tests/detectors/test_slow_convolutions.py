@@ -54,6 +54,10 @@ def test_convolutions_of_onednn_are_fast(found: Found) -> None:
     assert found(program(FAST, "float"), RULE) == ()
 
 
+def test_in_float64_there_is_no_fast_one(found: Found) -> None:
+    assert found(program(SLOW, "double"), RULE) == ()
+
+
 def test_short_ones_are_not_worth_a_change(found: Found) -> None:
     assert found(program(SLOW, "c10::Half", dur_ns=500_000), RULE) == ()
 

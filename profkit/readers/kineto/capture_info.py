@@ -123,19 +123,20 @@ def _are_valid_lines(lines: OpLines) -> bool:
 
     A parent comes before its children, as profkit writes them, so that there are no cycles.
     """
-    n_entries = len(lines.name)
+    n_entries, n_frames = len(lines.name), len(lines.frames)
     columns = (lines.parent, lines.thread, lines.external_id, lines.frame, lines.module)
+
     return (
         all(len(column) == n_entries for column in columns)
         and _are_within(lines.name, 0, len(lines.names))
-        and _are_within(lines.frame, -1, len(lines.frames))
+        and _are_within(lines.frame, -1, n_frames)
         and _are_within(lines.module, -1, len(lines.modules))
         and _are_within(lines.in_library, 0, n_entries)
         and _are_within(lines.thread, -_MAX_INT, _MAX_INT)
         and _are_within(lines.external_id, -1, _MAX_INT)
         and all(-1 <= parent < entry for entry, parent in enumerate(lines.parent))
         and all(0 <= line <= _MAX_LINE for _, line, _, _ in lines.frames)
-        and len(lines.first_lines) in {0, len(lines.frames)}
+        and len(lines.first_lines) in {0, n_frames}
         and _are_within(lines.first_lines, 0, _MAX_LINE + 1)
     )
 
