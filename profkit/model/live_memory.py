@@ -249,6 +249,23 @@ class SyncSite:
 
 
 @dataclass(frozen=True)
+class HostPeak:
+    """The highest resident memory of the process, where it was far above that after steps.
+
+    Attributes:
+        bytes: The highest resident memory.
+        resident_bytes: The highest one at the end of a step.
+        after_step: The last step whose end came before it, as far as samples tell.
+        until_step: The first step whose end came after it, or None: it came after the last sample.
+    """
+
+    bytes: int
+    resident_bytes: int
+    after_step: int
+    until_step: int | None
+
+
+@dataclass(frozen=True)
 class LiveMemory:
     """The memory of a monitored program over its steps.
 
@@ -265,6 +282,7 @@ class LiveMemory:
         sync_sites: Source lines at which the host waited for a CUDA device, the most calls first;
             None if syncs were not recorded.
         unexplained_per_step_bytes: Host memory growth per step that no leak explains, or None.
+        host_peak: The peak of the process, if no end of a step shows it; else None.
         schema: Name and version of this layout.
     """
 
@@ -283,6 +301,7 @@ class LiveMemory:
     began_unix_us: int = 0
     sync_sites: tuple[SyncSite, ...] | None = None
     unexplained_per_step_bytes: int | None = None
+    host_peak: HostPeak | None = None
     schema: str = SCHEMA
 
     def to_pandas(self) -> "pd.DataFrame":

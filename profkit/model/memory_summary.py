@@ -5,6 +5,7 @@ Sizes are bytes. Figures that the kind of recording does not have are None or em
 
 from profkit.dataclass import dataclass
 from profkit.model.device_bytes import DeviceBytes
+from profkit.model.live_memory import HostPeak
 from profkit.model.location import Frame, Location
 
 
@@ -300,6 +301,7 @@ class MemorySummary:
         monitoring_bytes: Most memory that monitoring took to track the program's tensors.
         unexplained_per_step_bytes: Growth per step of memory from the C and Python allocators that
             no leak explains.
+        host_peak: The peak of a monitored process, if no end of a step shows it; else None.
     """
 
     n_events: int | None = None
@@ -317,3 +319,4 @@ class MemorySummary:
     monitoring_share: float | None = None
     monitoring_bytes: int | None = None
     unexplained_per_step_bytes: int | None = None
+    host_peak: HostPeak | None = None

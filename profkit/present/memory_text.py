@@ -6,6 +6,7 @@ from typing import Final
 
 from profkit.dataclass import dataclass
 from profkit.engine.wording import at, counted, listed
+from profkit.model.live_memory import HostPeak
 from profkit.model.location import NO_SOURCE_LINE
 from profkit.model.memory_summary import (
     AllocationSite,
@@ -370,8 +371,19 @@ def memory_facts(report: Report, *, everything: bool) -> Iterator[str]:
     for device in memory.devices:
         yield from describe_device(device, everything=everything)
 
+    if memory.host_peak is not None:
+        yield _host_peak_text(memory.host_peak)
     if memory.n_monitored_steps:
         yield "; ".join(_monitoring(report, memory))
+
+
+def _host_peak_text(peak: HostPeak) -> str:
+    """Return when the process had its peak, which no end of a step shows."""
+    until = "" if peak.until_step is None else f", before the end of step {peak.until_step}"
+    return (
+        f"peak of the process {format_bytes(peak.bytes)}, after step {peak.after_step}{until}; at "
+        f"the ends of steps it has {format_bytes(peak.resident_bytes)} at most"
+    )
 
 
 def _monitoring(report: Report, memory: MemorySummary) -> Iterator[str]:

@@ -6,7 +6,14 @@ from pathlib import Path
 from typing import Final
 
 from profkit.dataclass import dataclass
-from profkit.model.live_memory import Leak, LiveMemory, MemorySample, MonitoringCost, SyncSite
+from profkit.model.live_memory import (
+    HostPeak,
+    Leak,
+    LiveMemory,
+    MemorySample,
+    MonitoringCost,
+    SyncSite,
+)
 from profkit.readers.live_memory import encode
 
 _MIB: Final = 1 << 20
@@ -32,6 +39,7 @@ class LiveBuilder:
         began_unix_us: Start of monitoring in microseconds since 1970, or 0.
         step_definition: What ends a step, as in a recording.
         unexplained_per_step_bytes: Growth of the host's memory that no leak explains, or None.
+        host_peak: The peak of the process, if no end of a step shows it.
         slowing_ns: What each step takes more than the one before, of which the first takes 20 ms.
         own_ns: As much of each of these differences is profkit's own time.
     """
@@ -46,6 +54,7 @@ class LiveBuilder:
     began_unix_us: int = 0
     step_definition: str = "optimizer"
     unexplained_per_step_bytes: int | None = None
+    host_peak: HostPeak | None = None
     slowing_ns: int = 0
     own_ns: int = 0
     _leaks: list[Leak] = field(default_factory=list, repr=False)
@@ -82,6 +91,7 @@ class LiveBuilder:
             sync_sites=self.sync_sites,
             began_unix_us=self.began_unix_us,
             unexplained_per_step_bytes=self.unexplained_per_step_bytes,
+            host_peak=self.host_peak,
         )
 
     def write(self, path: str | Path) -> Path:

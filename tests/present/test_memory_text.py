@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 
 import profkit
+from profkit.api import analyze
 from profkit.model.finding import Cost
+from profkit.model.live_memory import HostPeak
 from profkit.model.location import Location
 from profkit.model.memory_summary import (
     AllocationSite,
@@ -22,13 +24,14 @@ from profkit.present.memory_text import (
     MemorySeriesRow,
     allocation_tables,
     device_series_rows,
+    memory_facts,
     memory_sentences,
     monitored_steps,
     no_leak_text,
     series_rows,
     use_label,
 )
-from profkit.testing import SnapshotBuilder
+from profkit.testing import LiveBuilder, SnapshotBuilder
 from profkit.testing.snapshot_builder import Layout
 from tests.renderers import reports
 
@@ -308,3 +311,15 @@ def test_blocks_without_a_stack_are_of_the_backward_pass_in_a_history_alone(
     b.alloc(100 * MIB)
     path = b.write(tmp_path / "memory.pickle", layout)
     assert ("gradients" in headline(profkit.analyze(path))) == has_gradients
+
+
+@pytest.mark.parametrize(("until", "text"), [(61, ", before the end of step 61"), (None, "")])
+def test_the_peak_of_the_process_is_stated_where_no_step_shows_it(
+    tmp_path: Path, until: int | None, text: str
+) -> None:
+    peak = HostPeak(1 << 30, 400 << 20, 60, until)
+    report = analyze(LiveBuilder(host_peak=peak).write(tmp_path / "train.memory.json"))
+    assert (
+        f"peak of the process 1.00 GiB, after step 60{text}; at the ends of steps it has 400 MiB "
+        "at most" in list(memory_facts(report, everything=False))
+    )

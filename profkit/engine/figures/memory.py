@@ -102,6 +102,7 @@ def _with_steps(summary: MemorySummary, live: LiveMemory, peaks: list[int | None
         n_evaluated_steps=live.n_evaluated_steps,
         n_leaks=len(live.leaks) if live.n_evaluated_steps else None,
         unexplained_per_step_bytes=live.unexplained_per_step_bytes,
+        host_peak=live.host_peak,
         not_measured=live.not_measured,
         monitoring_ns=live.cost.total_ns,
         monitoring_share=live.cost.share,

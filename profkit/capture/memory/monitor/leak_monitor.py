@@ -15,6 +15,7 @@ from typing import Final
 
 from profkit.capture.memory.monitor.budget import Budget, BudgetSpent
 from profkit.capture.memory.monitor.growth_inspections import Classified, GrowthInspections
+from profkit.capture.memory.monitor.host_peak import read_peak_bytes
 from profkit.capture.memory.monitor.instruments import Instruments
 from profkit.capture.memory.monitor.live_tensors import MAX_STORAGES
 from profkit.capture.memory.monitor.monitor_states import (
@@ -87,6 +88,7 @@ class LeakMonitor:
         self._may_sample_sites = may_sample_sites
         self._is_tracing = is_tracing
         self._not_measured: list[str] = []
+        self._peak_bytes: int | None = None
 
     def budget_spent(self) -> BudgetSpent:
         """Return what monitoring the program has cost so far."""
@@ -127,6 +129,8 @@ class LeakMonitor:
 
     def finish(self) -> LiveMemory:
         """End monitoring and return the result."""
+        # Before the searches at the end, which take memory of their own.
+        self._peak_bytes = read_peak_bytes()
         self._do(self._instruments.stop, even_after_failure=True)
         self._do(lambda: self._inspections.inspect_at_end(self.n_steps))
         self._do(lambda: self._instruments.scan_host_at_end(self.n_steps))
@@ -361,6 +365,7 @@ class LeakMonitor:
             devices=tuple(environment.device_names()),
             argv=tuple(sys.argv),
             unexplained_per_step_bytes=None if unexplained is None else round(unexplained.per_step),
+            host_peak=instruments.sampler.host_peaks.find(self._peak_bytes),
         )
 
 

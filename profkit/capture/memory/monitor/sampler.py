@@ -12,6 +12,7 @@ from profkit.capture.memory.holders.autograd_graphs import (
     shows_saved_tensors,
 )
 from profkit.capture.memory.monitor.budget import OVERDUE, Clock, Work
+from profkit.capture.memory.monitor.host_peak import HostPeaks
 from profkit.capture.memory.monitor.live_tensors import LiveTensors
 from profkit.capture.memory.monitor.loader_workers import Workers, resident_bytes
 from profkit.capture.memory.monitor.series import Lack, Sample, Series
@@ -41,6 +42,7 @@ class Sampler:
 
     Attributes:
         workers: Measures the DataLoader's workers.
+        host_peaks: Follows the highest resident memory of the process.
     """
 
     def __init__(
@@ -51,6 +53,7 @@ class Sampler:
         self._tracing_bytes = tracing_bytes
         self._heap = Heap()
         self.workers = Workers(self._heap)
+        self.host_peaks = HostPeaks()
         self._excluded = Allocated(0, 0)
         self._walked_step = 0
         self._heap_step = 0
@@ -75,6 +78,11 @@ class Sampler:
             device_bytes = _read_devices()
 
         is_due = n_samples % _BYTES_INTERVAL == 0 or step >= _BYTES_OVERDUE * self._bytes_step
+
+        if is_tracing:
+            self.host_peaks.skip()
+        else:
+            self.host_peaks.note(step, rss_bytes)
 
         # The walk has a budget of its own: it costs more than the rest where graphs are large.
         n_nodes, graph_bytes, has_more = self._walk_graphs(step, with_bytes=is_due)
