@@ -59,7 +59,7 @@ INFO = RuleInfo(
     title="Other programs took the CPU",
     severity="warning",
     needs=(CORES,),
-    since="0.3.0",
+    since="0.2.0",
     no_example="It depends on what else runs on the machine; a test runs something else.",
 )
 

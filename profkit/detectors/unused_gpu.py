@@ -77,7 +77,7 @@ INFO = RuleInfo(
     title="The machine has a GPU that the program does not use",
     severity="warning",
     needs=(UNUSED_GPUS,),
-    since="0.3.0",
+    since="0.2.0",
     no_example="It takes a machine with a GPU, and a program that has none.",
 )
 

@@ -88,7 +88,7 @@ INFO = RuleInfo(
     title="Gradients are computed that no optimizer uses",
     severity="warning",
     needs=(GRADIENTS,),
-    since="0.3.0",
+    since="0.2.0",
 )
 
 

@@ -68,11 +68,10 @@ from profkit.model.live_memory import LiveMemory
 from profkit.model.location import Location
 from profkit.model.snapshot import MemorySnapshot
 from profkit.model.trace import NO_TRACE, Trace
+from profkit.readers.kineto.categories import DEVICE_TYPES
 from profkit.readers.process_memory import release_free_memory
 
 MIN_UNRECORDED_SHARE: Final = 0.01
-_DEVICE_TYPES: Final = {"xpu": "xpu", "privateuse1": "privateuseone", "hpu": "hpu", "mtia": "mtia"}
-"""PyTorch's device types by the first part of vendors' categories (``xpu_runtime``)."""
 _ASCEND: Final = "Ascend Hardware"
 """The process under which torch_npu writes the tasks of its devices."""
 
@@ -370,7 +369,7 @@ class Context:
         if any(lane.process == _ASCEND for lane in self.events.lanes):
             return "npu"
         vendors = {category.partition("_")[0] for category in self.trace.notes.categories}
-        return next((kind for vendor, kind in _DEVICE_TYPES.items() if vendor in vendors), "cuda")
+        return next((kind for vendor, kind in DEVICE_TYPES.items() if vendor in vendors), "cuda")
 
     def peak_of(self, device: int | None) -> Peak | None:
         """Return the peaks of a device by its ordinal, or of the CPU; None if they are not known.

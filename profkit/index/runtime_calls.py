@@ -49,8 +49,8 @@ DEVICE_SYNC: Final = CallKind(
 """Explicit synchronization with a whole device."""
 EVENT_SYNC: Final = CallKind(
     regex(
-        r"^[a-z]+EventSynchronize|^aclrtSynchronizeEvent|^cn(rt)?WaitNotifier"
-        r"|^urEventWait$|^piEventsWait$"
+        r"^[a-z]+EventSynchronize|^(AscendCL@)?aclrtSynchronizeEvent|^cn(rt)?WaitNotifier"
+        r"|^zeEventHostSynchronize$|^urEventWait$|^piEventsWait$"
     )
 )
 """Explicit synchronization with an event."""

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from docs import generate
+from profkit.present.renderer import renderers
 from tests.docs.blocks import ROOT, blocks
 
 WRITTEN = sorted(
@@ -81,6 +82,12 @@ def test_the_readme_starts_with_a_sentence_an_output_and_three_commands() -> Non
         "![A terminal with the report of `profkit run examples/starved_loader.py`"
     )
     assert len(blocks("README.md", "console")[0].text.splitlines()) == 3
+
+
+def test_the_page_on_export_lists_every_format() -> None:
+    table = re.findall(r"^\| (`.+?) \|", (ROOT / "docs/export.md").read_text(), re.MULTILINE)
+    listed = set(re.findall(r"`(\w+)`", " ".join(table)))
+    assert {each.INFO.name for each in renderers()} <= listed
 
 
 def test_the_architecture_names_every_package_and_top_level_module() -> None:

@@ -5,7 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from profkit.index.runtime_calls import DEVICE_SYNC, EXPLICIT_SYNC, names_matching, rows_named
+from profkit.index.runtime_calls import (
+    DEVICE_SYNC,
+    EVENT_SYNC,
+    EXPLICIT_SYNC,
+    names_matching,
+    rows_named,
+)
 from profkit.model.events import Category
 from profkit.testing import TraceBuilder
 from tests.traces import load_trace
@@ -16,11 +22,15 @@ OF_A_DEVICE = (
     "aclrtSynchronizeDevice", "aclrtSynchronizeDeviceWithTimeout", "cnrtSyncDevice",
 )  # fmt: skip
 OF_LESS = (
-    "cudaStreamSynchronize", "cudaStreamSynchronize_ptsz", "hipEventSynchronize",
-    "cuStreamSynchronize", "orEventSynchronize", "musaStreamSynchronize", "aclrtSynchronizeStream",
-    "cnrtQueueSync", "cnQueueSync", "cnrtWaitNotifier", "zeEventHostSynchronize",
+    "cudaStreamSynchronize", "cudaStreamSynchronize_ptsz", "cuStreamSynchronize",
+    "musaStreamSynchronize", "aclrtSynchronizeStream", "cnrtQueueSync", "cnQueueSync",
     "zeFenceHostSynchronize", "zeCommandListHostSynchronize", "zeCommandQueueSynchronize",
-    "urQueueFinish", "urEventWait", "piQueueFinish", "piEventsWait",
+    "urQueueFinish", "piQueueFinish",
+)  # fmt: skip
+OF_AN_EVENT = (
+    "cudaEventSynchronize", "hipEventSynchronize", "orEventSynchronize", "aclrtSynchronizeEvent",
+    "AscendCL@aclrtSynchronizeEvent", "cnrtWaitNotifier", "zeEventHostSynchronize", "urEventWait",
+    "piEventsWait",
 )  # fmt: skip
 NO_WAIT = (
     "cudaLaunchKernel", "cudaStreamWaitEvent", "hipStreamWaitEvent", "cudaEventRecord",
@@ -31,16 +41,18 @@ NO_WAIT = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("name", OF_A_DEVICE + OF_LESS)
+@pytest.mark.parametrize("name", OF_A_DEVICE + OF_LESS + OF_AN_EVENT)
 def test_synchronizing_calls_are_recognized_by_name(name: str) -> None:
     assert EXPLICIT_SYNC.matches(name)
     assert DEVICE_SYNC.matches(name) is (name in OF_A_DEVICE)
+    assert EVENT_SYNC.matches(name) is (name in OF_AN_EVENT)
 
 
 @pytest.mark.parametrize("name", NO_WAIT)
 def test_asynchronous_calls_are_not_syncs(name: str) -> None:
     assert not EXPLICIT_SYNC.matches(name)
     assert not DEVICE_SYNC.matches(name)
+    assert not EVENT_SYNC.matches(name)
 
 
 class Counted:

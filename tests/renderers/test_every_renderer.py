@@ -40,7 +40,7 @@ PEOPLE_IDS = [each.INFO.name for each in PEOPLE]
 REPORTING = tuple(each for each in EVERY if for_people(each) or each.INFO.shows == "report")
 """Those that show a report; the others export the recording for another program."""
 REPORTING_IDS = [each.INFO.name for each in REPORTING]
-IN_TEXT = tuple(each for each in EVERY if re.search("text|json", each.INFO.media_type))
+IN_TEXT = tuple(each for each in EVERY if re.search("text|json|xml", each.INFO.media_type))
 IN_TEXT_IDS = [each.INFO.name for each in IN_TEXT]
 HTML = tuple(each for each in EVERY if each.INFO.media_type == "text/html")
 HTML_IDS = [each.INFO.name for each in HTML]

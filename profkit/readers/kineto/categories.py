@@ -40,6 +40,9 @@ CATEGORIES: Final = {
 Source: ``libkineto/include/ActivityType.h``. torch 1.8 to 1.10 write capitalized names; ``nvtx`` is
 written by ``nsys2json.py``, a converter of Nsight Systems' reports.
 """
+DEVICE_TYPES: Final = {"xpu": "xpu", "privateuse1": "privateuseone", "hpu": "hpu", "mtia": "mtia"}
+"""PyTorch's device types by the first part of vendors' categories (``xpu_runtime``); others are of
+``cuda``, which HIP's are too."""
 WITHOUT_WORK: Final = frozenset(
     {
         "external_correlation",
