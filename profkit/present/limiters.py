@@ -12,7 +12,7 @@ from statistics import mean, median
 from typing import Final
 
 from profkit.dataclass import dataclass
-from profkit.engine.families.sampled_python import TORCH
+from profkit.engine.families.sampled_python import runs_steps
 from profkit.engine.families.sampled_texts import call_text, mostly_waits
 from profkit.model.critical_path import PathFunction, PathKindName, PathLine
 from profkit.model.report import Breakdown, FunctionSummary, Report, TimePart
@@ -491,7 +491,8 @@ def _is_around_operators(report: Report, function: FunctionSummary) -> bool:
         line.kind == "operator" and (line.location.file, line.location.line) == place
         for line in lines
     )
-    return function.library == TORCH or (bool(function.library) and runs_operators)
+    is_of_steps = runs_steps(function.library, function.callee)
+    return is_of_steps or (bool(function.library) and runs_operators)
 
 
 def main_function(report: Report) -> FunctionSummary | None:

@@ -23,6 +23,7 @@ from profkit.model.capture_info import SampledFunction, SampledTime
 from profkit.model.events import HOST_CALLS, NO_ROW, Category, Mask, Rows
 from profkit.model.location import MODULE_LEVEL, Location
 from profkit.model.torch_names import BACKWARD
+from profkit.patterns import regex
 
 MIN_SHARE: Final = 0.05
 """A function that takes less of the steps is not named: with a hundred samples, as many as that may
@@ -38,6 +39,9 @@ _MIN_OPERATORS: Final = 0.1
 one is a loop of steps, of which each call is a cause of its own."""
 TORCH: Final = "torch"
 """The package whose calls in a loop run its steps."""
+CHECKPOINT_CALL: Final = regex(r"(^|\.)(save|load)(_file|_model|_state_dict)?$")
+"""Calls that write or read a file, as a program writes them; of a library, see
+:data:`~profkit.engine.families.python_calls.CHECKPOINT`."""
 
 _FileLine = tuple[str, int]
 
@@ -74,12 +78,22 @@ class SampledPlace:
         elsewhere or less often.
         """
         runs_operators = self.operator_share >= _MIN_OPERATORS * self.share
-        return self.library == TORCH or (bool(self.library) and runs_operators)
+        return runs_steps(self.library, self.callee) or (bool(self.library) and runs_operators)
 
     def is_certain(self, n_samples: int) -> bool:
         """Return whether so many samples in all show that it takes a share of note."""
         is_seen_often = self.n_samples >= _MIN_SAMPLES
         return is_seen_often and is_beyond_chance(self.share, n_samples, MIN_SHARE)
+
+
+def runs_steps(library: str, callee: str) -> bool:
+    """Return whether a call of a library runs the program's steps, and writes no file for them.
+
+    Args:
+        library: The package that its time is in.
+        callee: As the program writes it, such as ``torch.save``.
+    """
+    return library == TORCH and CHECKPOINT_CALL.search(callee) is None
 
 
 def is_beyond_chance(share: float, n_samples: int, least: float) -> bool:

@@ -4,7 +4,7 @@ import posixpath
 from typing import Final
 
 from profkit.engine.context import Context
-from profkit.engine.families.sampled_python import SampledPlace
+from profkit.engine.families.sampled_python import CHECKPOINT_CALL, SampledPlace
 from profkit.engine.windows import windows_ns
 from profkit.engine.wording import time_per_step
 from profkit.model.location import MODULE_LEVEL, Location, numbered_line
@@ -19,12 +19,29 @@ _SLEEP: Final = regex(r"(^|\.)sleep$")
 _TENSOR: Final = regex(
     r"(^|\.)(tensor|as_tensor|asarray|Tensor|(Float|Double|Half|Long|Int|Bool)Tensor)$"
 )
+_OUTPUT: Final = regex(
+    r"(^|\.)(print|savefig|imsave|imshow|show|set_postfix|write|add_(scalar|histogram|image|figure)s?"
+    r"|log|debug|info|warning|error)$"
+)
 _WITH_TORCH: Final = regex(r"^(torch|th)\.")
 _PREPARES: Final = regex(
     r"(?i)batch|collat|augment|transform|preproc|prepar|token|encod|decod|crop|resiz|shuffl"
     r"|dataset|load_|_data|^data|__getitem__|sampl"
 )
 """Names of functions that make the input of a step."""
+_FIX_COLLECT: Final = (
+    "Leave out the collection: Python collects by itself. If that takes long because of many "
+    "objects that stay, call `gc.freeze()` once before the loop."
+)
+_FIX_SLEEP: Final = (
+    "Leave out the sleep, or wait for the event itself in another thread, so that the next step "
+    "does not wait for a timer."
+)
+_FIX_LOAD: Final = "Read the file once, before the loop."
+_FIX_SAVE: Final = (
+    "Write checkpoints less often, or with `torch.distributed.checkpoint.async_save`, which writes "
+    "while training goes on."
+)
 
 
 def mostly_waits(place: SampledPlace | FunctionSummary) -> bool:
@@ -60,35 +77,16 @@ def describe_sampled_place(ctx: Context, place: SampledPlace, spent_ns: int) -> 
 
 def suggest_sampled_fix(place: SampledPlace) -> str:
     """Return what to do about a function, by what it does."""
-    callee, function = place.callee, place.location.function or ""
-    # From the most specific fix to the most general.
-    if _COLLECT.search(callee) and not place.library:
-        return (
-            "Leave out the collection: Python collects by itself. If that takes long because of "
-            "many objects that stay, call `gc.freeze()` once before the loop."
-        )
-
-    if _SLEEP.search(callee):
-        return (
-            "Leave out the sleep, or wait for the event itself in another thread, so that the next "
-            "step does not wait for a timer."
-        )
-
-    if _TENSOR.search(callee) and not place.library and not mostly_waits(place):
-        torch = callee.rpartition(".")[0] or "torch"
-        torch = torch if _WITH_TORCH.match(callee) else "torch"
-        return (
-            "Make one array of the list first: of arrays "
-            f"`{torch}.from_numpy(np.stack(arrays))`, of tensors `{torch}.stack(tensors)`."
-        )
-
+    if fix := _suggest_for_call(place):
+        return fix
     if mostly_waits(place):
         return (
             f"Start {_name(place)} in a thread or process ahead of the step that needs its result, "
             "so that the step does not wait for it."
         )
 
-    if _PREPARES.search(function) or _PREPARES.search(callee):
+    function = place.location.function or ""
+    if _PREPARES.search(function) or _PREPARES.search(place.callee):
         return (
             f"Do the work of {_name(place)} in the data set, with "
             "`DataLoader(..., num_workers=4)`, or compute it with whole arrays instead of one "
@@ -98,6 +96,28 @@ def suggest_sampled_fix(place: SampledPlace) -> str:
         f"Call {_name(place)} less often, or once before the loop if its result stays the same, or "
         "compute it with whole arrays or tensors."
     )
+
+
+def _suggest_for_call(place: SampledPlace) -> str:
+    """Return what to do about a call whose purpose its name tells; empty for any other."""
+    callee, is_librarys = place.callee, bool(place.library)
+    if _COLLECT.search(callee) and not is_librarys:
+        return _FIX_COLLECT
+    if _SLEEP.search(callee):
+        return _FIX_SLEEP
+    if CHECKPOINT_CALL.search(callee) and is_librarys:
+        return _FIX_LOAD if "load" in callee.rpartition(".")[2] else _FIX_SAVE
+    if _OUTPUT.search(callee):
+        return "Print, plot and log every 100 steps."
+
+    if _TENSOR.search(callee) and not is_librarys and not mostly_waits(place):
+        torch = callee.rpartition(".")[0] or "torch"
+        torch = torch if _WITH_TORCH.match(callee) else "torch"
+        return (
+            "Make one array of the list first: of arrays "
+            f"`{torch}.from_numpy(np.stack(arrays))`, of tensors `{torch}.stack(tensors)`."
+        )
+    return ""
 
 
 def _name(place: SampledPlace) -> str:

@@ -12,11 +12,12 @@ from profkit.engine.families.sampled_python import SampledPlace
 from profkit.engine.figures.path_segments import PathSegments, group_path_segments, name_of_segment
 from profkit.engine.figures.path_steps import build_path_steps
 from profkit.engine.figures.sampled_path import SampledPath, build_sampled_path
-from profkit.index.distinct import numbered
-from profkit.index.host.source import definitions_by_frame
+from profkit.index.distinct import distinct, numbered
+from profkit.index.host.source import NO_FRAME, find_definitions
 from profkit.index.intervals import covered_within, union
 from profkit.index.replay.critical_path import CriticalPath
 from profkit.index.replay.replay import MAX_UNEXPLAINED_SHARE
+from profkit.index.runtime_calls import are_optimizer_steps
 from profkit.index.sums import sum_by_key
 from profkit.model.critical_path import (
     BlockingCall,
@@ -29,7 +30,7 @@ from profkit.model.critical_path import (
     PathPart,
 )
 from profkit.model.events import NO_ROW, Int64s
-from profkit.model.location import Location
+from profkit.model.location import MODULE_LEVEL, Location
 
 _PathItem = TypeVar("_PathItem", PathLine, PathEntry)
 
@@ -193,31 +194,44 @@ def _summarize_functions(
     ctx: Context, segments: PathSegments, times: _Times
 ) -> Iterator[PathFunction]:
     """Yield the functions of the program with most time in operators."""
-    frames, first_lines = ctx.source.frames, definitions_by_frame(ctx.trace.capture)
+    frames = ctx.source.frames
     is_operator = segments.kind == PathKind.OPERATOR
-    ns = sum_by_key(
-        len(frames) + 1, segments.frame[is_operator] + 1, segments.ns_by_group[is_operator]
-    )
-    n = sum_by_key(
-        len(frames) + 1, segments.frame[is_operator] + 1, segments.n_events_by_group[is_operator]
-    )
+    frame = segments.frame[is_operator] + 1
+    ns = sum_by_key(len(frames) + 1, frame, segments.ns_by_group[is_operator])[1:]
+    n = sum_by_key(len(frames) + 1, frame, segments.n_events_by_group[is_operator])[1:]
 
-    lines_of: dict[tuple[str, str, int], list[int]] = defaultdict(list)
-    for number, frame in enumerate(frames, start=1):
-        first_line = first_lines.get((frame.file, frame.line or 0, frame.function))
-        if first_line and ns[number]:
-            lines_of[frame.file, frame.function, first_line].append(number)
-
-    longest = sorted(lines_of.items(), key=lambda item: -int(ns[item[1]].sum()))
+    functions = _frames_by_function(ctx).items()
+    longest = sorted(functions, key=lambda function: -int(ns[function[1]].sum()))
     for (_, _, first_line), numbers in longest[:MAX_FUNCTIONS]:
-        main = max(numbers, key=lambda number: int(ns[number]))
-        yield PathFunction(
-            frames[main - 1].location,
-            first_line,
-            *times.figures(int(ns[numbers].sum())),
-            int(ns[main]) / times.total_ns,
-            int(n[numbers].sum()),
-        )
+        main = numbers[int(np.argmax(ns[numbers]))]
+        if ns[main]:
+            yield PathFunction(
+                frames[main].location,
+                first_line,
+                *times.figures(int(ns[numbers].sum())),
+                int(ns[main]) / times.total_ns,
+                int(n[numbers].sum()),
+            )
+
+
+def _frames_by_function(ctx: Context) -> dict[tuple[str, str, int], list[int]]:
+    """Return the numbers of the frames by file, name and first line of their function.
+
+    Left out are functions whose definition is not known, and those that run the steps: they take
+    all of their time, which says nothing.
+    """
+    definitions = find_definitions(ctx.source.frames, ctx.trace.capture)
+    by_function: dict[tuple[str, str, int], list[int]] = defaultdict(list)
+    for number, definition in enumerate(definitions):
+        _, function, first_line = definition
+        if first_line and function != MODULE_LEVEL:
+            by_function[definition].append(number)
+
+    optimizer_steps = np.flatnonzero(are_optimizer_steps(ctx.events))
+    for number in distinct(ctx.source.frame[optimizer_steps]).tolist():
+        if number != NO_FRAME:
+            by_function.pop(definitions[number], None)
+    return by_function
 
 
 def _summarize_entries(

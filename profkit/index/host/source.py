@@ -5,6 +5,7 @@ or generated code. It comes from the stacks of the window, from lines that profk
 or from lines of another step of the same loop.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final, Literal
 
@@ -354,21 +355,23 @@ def _build_frames(lines: OpLines) -> list[Frame]:
     ]
 
 
-def definitions_by_frame(capture: CaptureInfo | None) -> dict[tuple[str, int, str], int]:
-    """Return the lines where functions are defined, by file, line and function of a frame in them.
-
-    Those that profkit did not record are left out.
-    """
+def find_definitions(
+    frames: Sequence[Frame], capture: CaptureInfo | None
+) -> list[tuple[str, str, int]]:
+    """Return file, name and first line of the function of each frame; line 0 if it is not known."""
     lines = None if capture is None else capture.lines
-    if lines is None:
-        return {}
-    return {
-        (file, line, function): first_line
-        for (file, line, function, _), first_line in zip(
-            lines.frames, lines.first_lines, strict=False
+    first_lines: dict[tuple[str, int, str], int] = {}
+    if lines is not None and lines.first_lines:
+        places = [(file, line, function) for file, line, function, _ in lines.frames]
+        first_lines = dict(zip(places, lines.first_lines, strict=True))
+    return [
+        (
+            frame.file,
+            frame.function,
+            first_lines.get((frame.file, frame.line or 0, frame.function), 0),
         )
-        if first_line
-    }
+        for frame in frames
+    ]
 
 
 def _number_by_entry(entry: Int32s, index: list[int], numbers: Int32s) -> Int32s:

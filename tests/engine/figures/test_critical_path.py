@@ -125,6 +125,33 @@ def test_the_operators_of_a_function_are_added_over_its_lines(tmp_path: Path) ->
     assert [(each.line_share, each.n_events) for each in found] == [(0.3, 4), (0.4, 2)]
 
 
+def test_the_function_that_runs_the_steps_and_the_top_level_are_left_out(tmp_path: Path) -> None:
+    names = ["aten::mm", "aten::add", "Optimizer.step#SGD.step"]
+    lines = OpLines(
+        same_window=False,
+        names=names,
+        frames=[("/w/t.py", 40, "<module>", 1), ("/w/t.py", 11, "f", 1), ("/w/t.py", 21, "fit", 1)],
+        modules=[],
+        name=[0, 1, 2],
+        parent=[-1] * 3,
+        thread=[1] * 3,
+        external_id=[-1] * 3,
+        frame=[0, 1, 2],
+        module=[-1] * 3,
+        first_lines=[1, 10, 20],
+    )
+    builder = TraceBuilder(
+        device_names=(), capture=CaptureInfo(version="1", name="train", lines=lines)
+    )
+    for _ in range(2):
+        with builder.step():
+            builder.compute("aten::mm", 30_000)
+            builder.compute("aten::add", 20_000)
+            with builder.annotation("Optimizer.step#SGD.step"):
+                builder.compute("aten::add_", 10_000)
+    assert [each.first_line for each in summary_of(builder, tmp_path).functions] == [10]
+
+
 def test_python_is_named_by_its_function_and_by_nothing_without_stacks(tmp_path: Path) -> None:
     for stacks, name in ((True, "work (train.py:4)"), (False, "")):
         builder = TraceBuilder(device_names=(), stacks=stacks)
