@@ -246,7 +246,7 @@ def test_growth_of_pinned_memory_is_found_where_it_is_allocated_and_not_the_cure
     variant: str, tmp_path: Path
 ) -> None:
     # In a process of its own: torch is told that there is a device.
-    small = ["--device", "cpu", "--scale", "0.14", "--warm-up", "12", "--steps", "160"]
+    small = ["--device", "cpu", "--scale", "0.14", "--warm-up", "12", "--steps", "80"]
     cure = ["--cured"] if variant == "cured" else []
     subprocess.run(
         [sys.executable, "-c", PINS, str(tmp_path), str(PROGRAMS), *small, *cure],

@@ -348,9 +348,13 @@ class LiveTensors:
             n_bytes = storage.nbytes()
             entry.n_enlarged += n_bytes > entry.bytes
             entry.bytes = n_bytes
-            if not entry.is_aged and entry.first_step <= step - MIN_AGE_STEPS:
+            ages = not entry.is_aged and entry.first_step <= step - MIN_AGE_STEPS
+            if ages:
                 entry.is_aged = True
-                entry.kind = self._with_pinned(self._without_dead_graph(entry), storage)
+                entry.kind = self._without_dead_graph(entry)
+            # Young ones count as well: of their kind, what is aged by then is not all that grows.
+            if ages or entry.first_step == step:
+                entry.kind = self._with_pinned(entry.kind, storage)
 
             sums = counted.setdefault(entry.kind, [0, 0, 0, 0])
             sums[2] += entry.bytes
@@ -373,7 +377,7 @@ class LiveTensors:
         return self._kinds.setdefault(detached, detached)
 
     def _with_pinned(self, kind: TensorKind, storage: Any) -> TensorKind:  # noqa: ANN401
-        """Return the kind of an aged storage, with device ``pinned`` if it is pinned."""
+        """Return the kind of a storage, with device ``pinned`` if it is pinned."""
         if kind.device != "cpu" or storage.nbytes() < _PINNED_FROM_BYTES:
             return kind
         if not any(devices.modules_in_use()) or not storage.is_pinned():

@@ -263,3 +263,26 @@ def test_the_collector_is_left_as_it_was(live: LiveTensors) -> None:
     assert gc.isenabled()
     live.end()
     assert not any(getattr(one, "__self__", None) is live for one in gc.callbacks)
+
+
+def test_pinned_storages_are_of_one_kind_from_their_first_sample_on(
+    live: LiveTensors, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live_tensors.devices, "modules_in_use", lambda: [True])
+    monkeypatch.setattr(torch.UntypedStorage, "is_pinned", lambda storage: storage.nbytes() == 8000)
+
+    def pinned(amounts: dict[Any, Amount]) -> list[tuple[int, int]]:
+        return [
+            (amount.bytes, amount.aged_bytes)
+            for kind, amount in amounts.items()
+            if kind.device == "pinned"
+        ]
+
+    live.scan(1, full=True)
+    kept = [torch.zeros(1000, dtype=torch.float64)]
+    assert pinned(live.scan(2)) == [(8000, 0)]
+    # The samples may be far apart: what came since is young, and of the same kind.
+    kept += [torch.zeros(1000, dtype=torch.float64) for _ in range(3)]
+    assert pinned(live.scan(40)) == [(32_000, 8000)]
+    assert pinned(live.scan(80)) == [(32_000, 32_000)]
+    del kept
