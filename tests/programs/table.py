@@ -17,7 +17,7 @@ class Expected:
     """What ``profkit run`` must find in a program.
 
     Attributes:
-        steps: Number of its steps; None for a program without steps in its main thread.
+        steps: Number of its steps, or of calls of its model in threads; None without either.
         definition: The report's words for what its steps are.
         true: Rules that must be reported, each with the reason why it is true.
         may: Rules that are true on some machines, with the reason. Any other is a false alarm.
@@ -95,7 +95,7 @@ PROGRAMS: Final[dict[str, Expected]] = {
         needs=("fastai",),
     ),
     "fastapi_service": Expected(
-        None, may={"item-sync": "each request reads its class"}, needs=("fastapi", "httpx")
+        300, may={"item-sync": "each request reads its class"}, needs=("fastapi", "httpx")
     ),
     "flask_service": Expected(
         300,
