@@ -49,6 +49,7 @@ from typing import Final
 
 import numpy as np
 
+from profkit.engine.families.recording_advice import record_later
 from profkit.index.distinct import distinct, united
 from profkit.index.intervals import covered_by
 from profkit.index.runtime_calls import EVENT_SYNC, LAUNCH, rows_named
@@ -143,8 +144,8 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
             "Pad the inputs to a few sizes, or set `torch.backends.cudnn.benchmark = False`: each "
             "new shape is measured again."
             if is_repeated
-            else "Record later steps, as with `profkit.trace(..., wait=2, warmup=1)`, or set "
-            "`torch.backends.cudnn.benchmark = False` if the program is as short as this."
+            else f"{record_later(ctx)} If the program is as short as this, set "
+            "`torch.backends.cudnn.benchmark = False`."
         ),
         locations=locations,
         n=len(ops),

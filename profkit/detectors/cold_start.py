@@ -48,6 +48,7 @@ from typing import Final
 
 import numpy as np
 
+from profkit.engine.families.recording_advice import record_later
 from profkit.index.intervals import covered_by, inside
 from profkit.index.runtime_calls import HIP, LAUNCH
 from profkit.rule import (
@@ -137,7 +138,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
             f"{f' in `{location.op}`' if location.op else ''}{at(location)}."
         ),
         fix=(
-            "Record later steps: `profkit.trace(..., wait=2, warmup=1, active=3)`."
+            record_later(ctx)
             if len(ctx.steps)
             else "Run the code two or three times before the recording or measurement begins."
         ),

@@ -48,6 +48,7 @@ from collections.abc import Iterator
 from functools import reduce
 
 from profkit.engine.families.compile import compile_times
+from profkit.engine.families.recording_advice import record_later
 from profkit.index.intervals import EMPTY, unite
 from profkit.rule import (
     Context,
@@ -108,7 +109,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
             f"({format_share(spent.total_ns / total_ns)}): {parts}."
         ),
         fix=(
-            "Record later steps: `profkit.trace(..., wait=3, warmup=1, active=3)`."
+            record_later(ctx, wait=3)
             if len(ctx.steps)
             else "Call the compiled functions three times before the recording or measurement "
             "begins."

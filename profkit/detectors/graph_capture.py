@@ -44,6 +44,7 @@ Source:
 
 from collections.abc import Iterator
 
+from profkit.engine.families.recording_advice import record_later
 from profkit.index.device.graph_captures import find_captures
 from profkit.index.device.orphans import KERNEL_LAUNCH
 from profkit.index.intervals import inside, intersect, subtract, union
@@ -111,7 +112,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
             f"{counted(n_launches, 'launch', 'launches')} within only become a part of a graph."
         ),
         fix=(
-            "Record later steps: `profkit.trace(..., wait=2, warmup=1, active=3)`."
+            record_later(ctx)
             if len(ctx.steps)
             else "Capture the graphs before the recording begins, and record replays."
         ),

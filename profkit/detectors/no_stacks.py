@@ -33,6 +33,7 @@ Source:
 
 from collections.abc import Iterator
 
+from profkit.engine.families.recording_advice import is_of_run
 from profkit.rule import Context, Finding, RuleInfo, dataclass, needs
 
 INFO = RuleInfo(
@@ -75,4 +76,9 @@ def _suggest_fix(ctx: Context) -> str:
             "Of a service, decorate what handles a request with `@profkit.trace`."
         )
     # The loop ended before that step, or it was expected to cost too much.
-    return "Record more steps: with `--wait 3`, or `wait=3`, one has stacks whatever it costs."
+    if is_of_run(ctx):
+        return (
+            "Use `profkit run --wait 3`: then one step is recorded with stacks, whatever that "
+            "costs. A longer run can afford it without."
+        )
+    return "Record a step more: with `wait=3`, one has stacks whatever it costs."

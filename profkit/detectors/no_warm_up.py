@@ -40,6 +40,7 @@ from functools import reduce
 import numpy as np
 
 from profkit.engine.families.compile import compile_times
+from profkit.engine.families.recording_advice import record_later
 from profkit.index.intervals import covered_by, covered_within, unite
 from profkit.rule import Context, Finding, RuleInfo, dataclass, format_ns, needs, windows
 
@@ -103,6 +104,6 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
             f"The first step, {ctx.steps.names[0]}, takes {format_ns(first_ns)}, the others take "
             f"{format_ns(usual_ns)}. Averages per step include one-time costs."
         ),
-        fix="Record later steps: `profkit.trace(..., wait=2, warmup=1, active=3)`.",
+        fix=record_later(ctx),
         evidence={"first_ns": first_ns, "others_median_ns": round(usual_ns)},
     )

@@ -28,7 +28,8 @@ def test_a_recording_without_lines_says_how_to_get_them(found: Found) -> None:
     [
         ("entry", 0, "`profkit.steps`: one of them is recorded with stacks."),
         ("whole", 0, "with stacks, and memory is monitored over all of them."),
-        ("entry", 2, "--wait 3"),
+        ("entry", 2, "with `wait=3`"),
+        ("optimizer", 2, "`profkit run --wait 3`"),
     ],
 )
 def test_a_recording_of_profkit_is_not_told_to_use_profkit(
