@@ -165,6 +165,7 @@ def _select_slow_work(ctx: Context, work: Rows) -> tuple[float, Rows]:
     capabilities = {
         ordinal: device.compute_capability for ordinal, device in ctx.trace.devices.items()
     }
+    # GPUs of data centers are missing: a product in float64 is no mistake there.
     ratios = {
         ordinal: _RATIOS[capability]
         for ordinal, capability in capabilities.items()

@@ -116,6 +116,7 @@ def _is_number(leak: Leak) -> bool:
 
 
 def _suggest_fix(leak: Leak) -> str:
+    # `.clone()` alone would retain the graph of a loss, too.
     if storage_ratio(leak) and _is_number(leak):
         return (
             "Store the number itself, by `.item()`, or by `.detach().clone()` where that would "

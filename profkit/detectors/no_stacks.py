@@ -75,6 +75,7 @@ def _suggest_fix(ctx: Context) -> str:
             f"Mark the steps with `profkit.steps`: one of them is recorded with stacks{memory}. "
             "Of a service, decorate what handles a request with `@profkit.trace`."
         )
+
     # The loop ended before that step, or it was expected to cost too much.
     if is_of_run(ctx):
         return (

