@@ -71,6 +71,7 @@ PUBLISHED = {
     "KER015": "dense-table-update",
     "KER016": "unused-gradients",
     "KER017": "double-precision",
+    "KER018": "pairwise-broadcast",
     "MEM001": "unfreed-tensors",
     "MEM002": "allocator-churn",
     "MEM003": "retained-graph",
