@@ -382,12 +382,16 @@ class SampledSummary:
         functions: The functions, most time first.
         n_steps: Number of steps that were sampled, which are more than those recorded; 0 for a run
             without steps.
+        with_operators: For steps whose operators have no source lines, the functions with the
+            operators that they run, most time first: ``time_ns`` and ``share`` are of all of a
+            step. Without those that run the steps, or of which there are too few samples.
     """
 
     interval_ns: int
     n_samples: int
     functions: tuple[FunctionSummary, ...]
     n_steps: int = 0
+    with_operators: tuple[FunctionSummary, ...] = ()
 
 
 @dataclass(frozen=True)

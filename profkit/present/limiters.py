@@ -420,6 +420,9 @@ def _main_line(report: Report, *kinds: PathKindName) -> str:
     if not lines or lines[0].share < _MIN_SHARE:
         return ""
     line = lines[0]
+    if line.kind == "operator" and line.location.file is None:
+        texts = [text for text in (_sampled_with_operators(report), _named(line)) if text]
+        return f": {', '.join(texts)}" if texts else ""
     if path is not None and line.kind == "operator" and path.functions:
         function = path.functions[0]
         if function.share >= _MIN_LINES * line.share:
@@ -428,6 +431,19 @@ def _main_line(report: Report, *kinds: PathKindName) -> str:
     texts = [f"{format_share(line.share)}{_place(line)}{short}"] if line.location.file else []
     texts += [named] if (named := _named(line)) else []
     return f": {', '.join(texts)}" if texts else ""
+
+
+def _sampled_with_operators(report: Report) -> str:
+    """Return ``37% in alpha_bar at train.py:16, by samples``; empty where no function stands out.
+
+    Where no operator has a source line, the samples of the steps know where they were.
+    """
+    sampled = report.summary.sampled
+    function = next(iter(sampled.with_operators), None) if sampled is not None else None
+    if function is None or function.share < _MIN_SHARE:
+        return ""
+    name, place = function_name(function), visible(function.location.place)
+    return f"{format_share(function.share)} in {name} at {place}, by samples"
 
 
 def _function_with_lines(function: PathFunction, report: Report) -> str:

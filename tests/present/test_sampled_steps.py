@@ -129,3 +129,43 @@ def test_a_recording_full_of_operators_has_no_problems(tmp_path: Path) -> None:
     report = report_of(tmp_path, b)
     assert "No problems found" in headline(report)
     assert "No problems found" in render(report, "html").decode()
+
+
+def test_without_lines_of_operators_the_samples_say_where_they_are(tmp_path: Path) -> None:
+    functions = [
+        function("main", 21, 35, library="torch", callee="loss.backward", part="backward"),
+        function("alpha_bar", 16, 30),
+        function("alpha_bar", 17, 10, library="torch", callee="torch.stack"),
+        function("forward", 39, 20, library="torch"),
+        function("main", 22, 5, library="torch", callee="opt.step"),
+    ]
+    report = report_of(tmp_path, recording(functions, lambda b: b.compute("aten::mm", 10 * MS)))
+    assert report.summary.sampled is not None
+    found = report.summary.sampled.with_operators
+    # `main` runs the steps: that it takes 40% of them is no news.
+    assert [(each.location.function, each.location.line) for each in found] == [
+        ("alpha_bar", 16),
+        ("forward", 39),
+    ]
+    assert [(each.n_samples, each.time_ns, each.share) for each in found] == [
+        (40, 12 * MS, 0.4),
+        (20, 6 * MS, 0.2),
+    ]
+    assert ": 40% in alpha_bar at train.py:16, by samples, aten::mm." in headline(report)
+
+
+def test_where_lines_are_known_samples_of_operators_say_no_more(tmp_path: Path) -> None:
+    b = recording(
+        [function("f", 20, 100)], lambda b: b.compute("aten::mm", 10 * MS), op_lines(aten__mm=20)
+    )
+    report = report_of(tmp_path, b)
+    assert report.summary.sampled is not None
+    assert report.summary.sampled.with_operators == ()
+    assert "by samples" not in headline(report)
+
+
+def test_few_samples_name_no_function_with_operators(tmp_path: Path) -> None:
+    functions = [function("alpha_bar", 16, 1), function("main", 20, 2, callee="net")]
+    report = report_of(tmp_path, recording(functions, lambda b: b.compute("aten::mm", 10 * MS)))
+    assert report.summary.sampled is not None
+    assert report.summary.sampled.with_operators == ()

@@ -28,7 +28,7 @@ from profkit.patterns import regex
 MIN_SHARE: Final = 0.05
 """A function that takes less of the steps is not named: with a hundred samples, as many as that may
 be there by chance."""
-_MIN_SAMPLES: Final = 4
+MIN_SAMPLES: Final = 4
 """Fewer samples name no function, however long each of them stands for."""
 _N_ERRORS: Final = 2
 """Standard errors by which a share has to exceed it."""
@@ -82,7 +82,7 @@ class SampledPlace:
 
     def is_certain(self, n_samples: int) -> bool:
         """Return whether so many samples in all show that it takes a share of note."""
-        is_seen_often = self.n_samples >= _MIN_SAMPLES
+        is_seen_often = self.n_samples >= MIN_SAMPLES
         return is_seen_often and is_beyond_chance(self.share, n_samples, MIN_SHARE)
 
 

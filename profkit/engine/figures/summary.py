@@ -8,12 +8,12 @@ import numpy as np
 
 from profkit.engine.context import Context
 from profkit.engine.families.collectives.waits import find_host_waits
-from profkit.engine.families.sampled_python import find_sampled_places, step_samples
 from profkit.engine.figures.categories import summarize_categories
 from profkit.engine.figures.critical_path import summarize_critical_path
 from profkit.engine.figures.memory import summarize_memory
 from profkit.engine.figures.modules import summarize_modules
 from profkit.engine.figures.per_step import calls_in_steps, device_work_in_steps, per_step
+from profkit.engine.figures.sampled import summarize_sampled
 from profkit.engine.figures.throughput import compute_throughput, select_timed_work
 from profkit.engine.figures.top import (
     group_by_name,
@@ -41,11 +41,8 @@ from profkit.index.intervals import Intervals, covered_within, intersect, subtra
 from profkit.index.runtime_calls import BLOCKING_COPY, EXPLICIT_SYNC, GRAPH_LAUNCH
 from profkit.model.device_summary import DeviceSteps, DeviceSummary, IdleCause, IdleTime
 from profkit.model.events import MISSING, NO_ROW, Category, Int32s, Rows
-from profkit.model.location import Location
 from profkit.model.report import (
     CopySummary,
-    FunctionSummary,
-    SampledSummary,
     Source,
     SourceKind,
     StepSummary,
@@ -189,7 +186,7 @@ def summarize(ctx: Context) -> Summary:
         else None,
         critical_path=path,
         n_incomplete_steps=ctx.steps.n_incomplete,
-        sampled=_summarize_sampled(ctx),
+        sampled=summarize_sampled(ctx),
     )
 
 
@@ -200,51 +197,6 @@ def _released(figures: _T) -> _T:
     """
     release_free_memory()
     return figures
-
-
-def _summarize_sampled(ctx: Context) -> SampledSummary | None:
-    """Summarize the sampled functions; of steps, without the time in their operators."""
-    sampled = None if ctx.trace.capture is None else ctx.trace.capture.sampled
-    if sampled is None:
-        return None
-
-    if sampled.n_steps:
-        return _summarize_sampled_steps(ctx)
-
-    functions = (
-        FunctionSummary(
-            location=Location(*function.place) if function.place[0] else Location(),
-            n_samples=function.n,
-            time_ns=function.ns,
-            share=function.ns / sampled.running_ns,
-            library=function.library,
-        )
-        for function in sampled.functions
-    )
-
-    return SampledSummary(sampled.interval_ns, sampled.n_samples, tuple(functions))
-
-
-def _summarize_sampled_steps(ctx: Context) -> SampledSummary | None:
-    sampled = step_samples(ctx)
-    if sampled is None:
-        return None
-
-    steps_ns = int((ctx.steps.ends_ns - ctx.steps.starts_ns).sum())
-    functions = (
-        FunctionSummary(
-            location=place.location,
-            n_samples=place.n_samples,
-            time_ns=round(place.share * steps_ns),
-            share=place.share,
-            library=place.library,
-            callee=place.callee,
-            waiting_share=place.waiting_share,
-        )
-        for place in find_sampled_places(ctx)
-    )
-
-    return SampledSummary(sampled.interval_ns, sampled.n_samples, tuple(functions), sampled.n_steps)
 
 
 def _summarize_devices(ctx: Context, window: Intervals) -> tuple[DeviceSummary, ...]:
