@@ -4,7 +4,8 @@ What it finds:
     Steps that spend a large part of their time in a loader's ``__next__`` (or in the wait that
     ``profkit.steps`` measures) while no GPU works, in most steps or in some for long. A wait in the
     first step alone, when workers start, is not reported. And loops that wait for busy workers in
-    the steps around the recorded ones, by samples: these found batches that were ready.
+    the steps around the recorded ones, by samples: workers go on while a recording starts, and the
+    recorded steps may find batches that are ready.
 
 Why it matters:
     With ``num_workers=0`` the main process reads and collates each batch between two steps, and
@@ -221,8 +222,7 @@ def _report_hidden_waits(ctx: Context, rows: Rows, waiting: Intervals) -> Iterat
         message=(
             f"The loop{at(location)} waits for its next batch for {format_share(hidden.share)} of "
             f"each {format_ns(hidden.step_ns)} step, by {hidden.n_samples} samples over "
-            f"{hidden.n_steps} steps. The recorded ones found theirs ready: workers went on while "
-            "the recording started."
+            f"{hidden.n_steps} steps. The recorded ones found theirs ready."
         )
         + _describe_function(sampled),
         fix=_suggest_fix(ctx, rows, loader, sampled),
