@@ -110,7 +110,9 @@ def judge_fixes(old: Report, new: Report, fixed: Iterable[Finding]) -> FixResult
     before, after = old.summary.steps, new.summary.steps
     if not (before and after) or old.source.devices != new.source.devices:
         return None
-    costs = [finding.cost for finding in fixed if finding.cost.per_step_ns or finding.cost.high_ns]
+    # A cost of steps that were not recorded predicts nothing of the recorded ones.
+    known = (finding.cost for finding in fixed if finding.cost.ns is not None)
+    costs = [cost for cost in known if cost.per_step_ns or cost.high_ns]
     if not costs:
         return None
 

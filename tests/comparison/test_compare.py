@@ -188,6 +188,8 @@ def test_fixes_on_another_device_or_of_unknown_cost_are_not_compared() -> None:
     assert profkit.compare(before, after).fixes is not None
     other = replace(after, source=replace(after.source, devices=("NVIDIA B200",)))
     assert profkit.compare(before, other).fixes is None
+    of_other_steps = with_findings(replace(slow, cost=Cost(per_step_ns=3)))
+    assert profkit.compare(of_other_steps, after).fixes is None
 
 
 def test_a_rule_that_was_skipped_on_one_side_is_not_compared() -> None:
