@@ -20,6 +20,7 @@ from profkit.present.limiters import (
     has_named_python,
     is_on_cpu,
     main_function,
+    runs_short_operators,
 )
 from profkit.present.memory_text import (
     NO_PROBLEMS,
@@ -44,6 +45,9 @@ _BUSY_MACHINE: Final = "busy-machine"
 _SLOWING_STEPS: Final = "slowing-steps"
 _UNUSED_GPU: Final = "unused-gpu"
 _WARM_UP: Final = "Warm up before you record, to see what the program does from then on."
+_FEWER_OPERATORS: Final = (
+    "Each takes longer to call than to compute: fewer, larger operators would take less."
+)
 _REMARKS: Final = (Cause.COLD_START, Cause.UNRECORDED)
 """What the headline names even if it is not what limits the program, in this order."""
 _ONE_TIME: Final = (Cause.COLD_START, Cause.CAPTURE)
@@ -204,7 +208,10 @@ def _is_costly(report: Report, finding: Finding) -> bool:
 
 
 def _summary_of(report: Report, finding: Finding) -> str:
-    return f"{inline_title(finding.title)}{at_place(finding)}, {cost_text(report, finding)}"
+    # The name of an operator is no place: a program has hundreds of `aten::add_`.
+    is_known = any(location.file for location in finding.locations[:1])
+    place = at_place(finding) if is_known else ""
+    return f"{inline_title(finding.title)}{place}, {cost_text(report, finding)}"
 
 
 def _without_costs(report: Report, candidates: list[Candidate], limiters: list[Candidate]) -> str:
@@ -214,6 +221,10 @@ def _without_costs(report: Report, candidates: list[Candidate], limiters: list[C
         return unexplained + skipped_checks(report)
     if any(limiter.cause in _ONE_TIME for limiter in limiters):
         return _WARM_UP
+    if any(limiter.cause is Cause.OPERATORS for limiter in limiters) and runs_short_operators(
+        report
+    ):
+        return _FEWER_OPERATORS
     if any(finding.cost.ns for finding in report.findings):
         breakdown = report.summary.breakdown
         whole = "step time" if breakdown and breakdown.per_step_ns is not None else "the recording"

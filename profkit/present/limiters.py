@@ -52,6 +52,8 @@ _MANY_OPERATORS: Final = 200
 """Operators of one line in a step: fewer are what a line of a model runs for each of its layers."""
 _SHORT_OPERATOR_NS: Final = 20_000
 """To call an operator takes some microseconds, and to return to Python as long again."""
+_CALL_NS: Final = 5_000
+"""An operator that takes no longer has hardly computed anything: to call it takes as long."""
 _UNKNOWN_EVENTS: Final = "unknown-events"
 _GRAPH_CAPTURE: Final = "graph-capture"
 _STARVED: Final = "starved-by-loader"
@@ -321,7 +323,8 @@ def _find_host_occupation(report: Report, kind: str) -> str | None:
     path = report.summary.critical_path
     line = next((line for line in path.lines if line.kind in _ON_HOST), None) if path else None
     if line is not None and line.kind == "runtime" and line.main_share >= _MIN_HOST_SHARE:
-        return f"is in `{middle_cut(main_name(line), _MAX_NAME)}`{_place(line)}"
+        share = f" ({main_share(line)})" if main_share(line) else f" ({format_share(line.share)})"
+        return f"is in `{middle_cut(main_name(line), _MAX_NAME)}`{_place(line)}{share}"
     if line is not None and line.kind == "python" and line.share >= _MIN_HOST_SHARE:
         if SYNCHRONIZE_BUILTIN.search(line.main_name) and line.main_share >= _MIN_HOST_SHARE:
             return f"waits for another thread of Python{_place(line)}"
@@ -444,6 +447,21 @@ def _sampled_with_operators(report: Report) -> str:
         return ""
     name, place = function_name(function), visible(function.location.place)
     return f"{format_share(function.share)} in {name} at {place}, by samples"
+
+
+def runs_short_operators(report: Report) -> bool:
+    """Return whether the costliest line or function runs very many operators of a few µs."""
+    path = report.summary.critical_path
+    if path is None:
+        return False
+    lines = [line for line in path.lines if line.kind == "operator"]
+    costliest: list[PathLine | PathFunction] = [*lines[:1], *path.functions[:1]]
+    return any(
+        each.share >= _MIN_SHARE
+        and each.ns <= _CALL_NS * each.n_events
+        and bool(_describe_short_operators(each, report))
+        for each in costliest
+    )
 
 
 def _function_with_lines(function: PathFunction, report: Report) -> str:

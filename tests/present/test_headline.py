@@ -572,3 +572,29 @@ def test_a_loop_of_very_many_short_operators_has_their_number(
         f"Operators take 100% of each {format_ns(n_operators * operator_ns)} step"
     )
     assert f"(train.py:16){text}, aten::prod" in first
+
+
+@pytest.mark.parametrize(("operator_ns", "is_told"), [(4_000, True), (15_000, False)])
+def test_a_loop_of_operators_that_compute_hardly_anything_has_a_cure(
+    tmp_path: Path, operator_ns: int, *, is_told: bool
+) -> None:
+    b = TraceBuilder(device_names=(), stacks=True)
+    for _ in range(2):
+        with b.step(), b.frame("train.py", 16, "alpha_bar"):
+            for _ in range(1_000):
+                b.compute("aten::prod", operator_ns)
+    text = headline(analyze(b.write(tmp_path / "trace.json")))
+    assert ("fewer, larger operators would take less." in text) == is_told
+
+
+def test_the_name_of_an_operator_is_no_place(tmp_path: Path) -> None:
+    b = TraceBuilder()
+    for _ in range(3):
+        with b.step():
+            for _ in range(100):
+                b.launch("aten::add_", kernel="add", host_ns=30_000, device_ns=2_000)
+            b.synchronize()
+    report = analyze(b.write(tmp_path / "trace.json"))
+    assert report.findings[0].locations[0].op == "aten::add_"
+    assert "at aten::add_" not in headline(report)
+    assert "Highest cost: GPU idle waiting for kernel launches, " in headline(report)
