@@ -98,6 +98,7 @@ INFO = RuleInfo(
 
 
 MAX_LINES: Final = 3
+_COMPILED: Final = regex(r"^CompiledFunction(Backward)?$|^Torch-Compiled Region")
 # One operator for all parameters, as `fused=True` runs it.
 _FUSED: Final = regex(r"^aten::_fused_(adam|sgd|adagrad)")
 
@@ -256,9 +257,13 @@ def _build_finding(
 
 def _suggest_fix(ctx: Context) -> str:
     """Suggest a fix, with the optimizer's only where it is not fused."""
-    graph = (
-        'Try `torch.compile(model, mode="reduce-overhead")`, which replays the step as a CUDA graph'
-    )
+    # Compiled code has fewer kernels, and launches each of them all the same.
+    is_compiled = rows_named(ctx.events, _COMPILED, Category.OP, Category.ANNOTATION).any()
+    mode = 'mode="reduce-overhead"'
+    call = f"Add `{mode}` to the call of" if is_compiled else "Try"
+    arguments = "" if is_compiled else f"(model, {mode})"
+    graph = f"{call} `torch.compile{arguments}`, which replays the step as a CUDA graph"
+
     is_step = are_optimizer_steps(ctx.events)
     if not is_step.any() or rows_named(ctx.events, _FUSED, Category.OP).any():
         return f"{graph}, or a larger batch."

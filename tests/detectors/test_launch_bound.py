@@ -211,3 +211,20 @@ def test_an_overhead_that_was_measured_is_taken_off_exactly(found: Found) -> Non
 def test_on_a_cpu_it_is_skipped(analyzed: Analyzed, host_alone: TraceBuilder) -> None:
     (unchecked,) = analyzed(host_alone, RULE).unchecked
     assert unchecked.rule == "KER001"
+
+
+@pytest.mark.parametrize(
+    ("around", "fix"),
+    [
+        ("CompiledFunction", 'Add `mode="reduce-overhead"` to the call of `torch.compile`'),
+        ("forward", 'Try `torch.compile(model, mode="reduce-overhead")`'),
+    ],
+)
+def test_a_compiled_program_is_not_advised_to_compile(found: Found, around: str, fix: str) -> None:
+    b = TraceBuilder()
+    for _ in range(3):
+        with b.step(), b.op(around):
+            for _ in range(50):
+                b.launch("aten::add", kernel="add", host_ns=20_000, device_ns=5_000)
+    (finding,) = found(b, RULE)
+    assert finding.fix.startswith(fix)
