@@ -3,8 +3,11 @@
 import copy
 import pickle
 import sys
+import threading
+import time
 import warnings
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -157,3 +160,34 @@ def test_with_dynamo_imported_the_hook_of_torch_stays(
     n_hooks = len(HOOKS)
     calls.narrow(Net())
     assert len(HOOKS) == n_hooks
+
+
+class SlowlyChanged(type):
+    """A class of which the attributes take a while to set, so that other threads get their turn."""
+
+    def __setattr__(cls, name: str, value: object) -> None:
+        time.sleep(0.02)
+        super().__setattr__(name, value)
+
+
+def test_many_threads_may_narrow_at_once() -> None:
+    class Slow(Net, metaclass=SlowlyChanged):
+        """A module of such a class."""
+
+    calls_of: list[object] = []
+    calls, net = ModuleCalls(calls_of.append), Slow()
+    calls.listen()
+    start = threading.Barrier(8)
+    with ThreadPoolExecutor(8) as pool:
+        for done in [pool.submit(_narrow, calls, net, start) for _ in range(8)]:
+            done.result()
+
+    assert calls.is_narrow
+    net(torch.ones(1, 1))
+    assert calls_of == [net]
+    calls.stop()
+
+
+def _narrow(calls: ModuleCalls, module: torch.nn.Module, start: threading.Barrier) -> None:
+    start.wait()
+    calls.narrow(module)

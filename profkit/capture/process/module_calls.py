@@ -13,6 +13,7 @@ Source: ``torch.nn.Module._call_impl``; measured with torch 2.13.
 import contextlib
 import importlib.machinery
 import sys
+import threading
 import warnings
 from collections.abc import Callable, Sequence
 from types import FrameType, ModuleType
@@ -85,6 +86,7 @@ class ModuleCalls:
         self._unhook: Callable[[], None] | None = None
         self._class: Any = None
         self._call: CallOfClass | None = None
+        self._narrowing = threading.Lock()
 
     def listen(self) -> None:
         """Listen to all modules."""
@@ -104,7 +106,17 @@ class ModuleCalls:
         return self._class is not None
 
     def narrow(self, module: object) -> None:
-        """Listen to the calls of this module, and others of its class, if that is possible."""
+        """Listen to the calls of this module, and others of its class, if that is possible.
+
+        Any thread may call it; while one does, it does nothing in others.
+        """
+        if self._narrowing.acquire(blocking=False):
+            try:
+                self._listen_to_class_of(module)
+            finally:
+                self._narrowing.release()
+
+    def _listen_to_class_of(self, module: object) -> None:
         import torch
 
         kind: Any = type(module)

@@ -8,6 +8,7 @@ Where tensors were allocated is not recorded: a dispatch mode belongs to one thr
 call may be made by another. Who holds them is found all the same.
 """
 
+import itertools
 import os
 import threading
 from collections.abc import Callable
@@ -39,19 +40,31 @@ class ThreadCalls:
         self._lock = threading.Lock()
         self._calling_thread = 0
         self._is_over = False
+        # Most calls are only counted, which takes no lock: threads would wait for each other.
+        self._calls = itertools.count(1)
+        self._last_call = self._next_call = 0
         self._end_step = unless_paused(self._note_call)
 
-    def note(self, module: object) -> None:
-        """Note the call of a module in this thread, which is not the main one."""
+    def note(self, module: object) -> bool:
+        """Note the call of a module in this thread, which is not the main one.
+
+        Returns:
+            Whether memory is monitored over the calls of this module, and no other counts.
+        """
         # Called for each module of the program: all that is not needed in each call comes later.
-        if self._boundaries.counts(module) and not self._is_over and self._pid == os.getpid():
-            self._end_step(module)
+        if not self._boundaries.counts(module) or self._is_over:
+            return False
+        call = next(self._calls)
+        if call >= self._next_call and self._pid == os.getpid():
+            self._end_step(module, call)
+        return self._boundaries.monitor is not None
 
     def finish(self) -> LiveMemory | None:
         """End it, and return the monitored memory; None if there were too few calls."""
         monitor = self._end()
         if monitor is None:
             return None
+        self._count_calls(monitor, next(self._calls))
         live = monitor.finish()
         return replace(live, not_measured=(*live.not_measured, _REMARK))
 
@@ -67,7 +80,12 @@ class ThreadCalls:
             self._is_over, was_over = True, self._is_over
         return None if was_over else self._boundaries.monitor
 
-    def _note_call(self, module: object) -> None:
+    def _note_call(self, module: object, call: int) -> None:
+        """Report the end of a step, and of those that were only counted since the last one.
+
+        Args:
+            call: The number of the call, from 1.
+        """
         thread = threading.get_ident()
         # A finalizer of the program, which runs while memory is looked at, may call the module.
         if self._calling_thread == thread:
@@ -76,7 +94,23 @@ class ThreadCalls:
         with self._lock:
             self._calling_thread = thread
             try:
-                if not self._is_over:
-                    self._boundaries.module_called(module, recorded=False)
+                # Threads pass each other: this call may have been counted with a later one.
+                if not self._is_over and call > self._last_call:
+                    self._report(module, call)
             finally:
                 self._calling_thread = 0
+
+    def _report(self, module: object, call: int) -> None:
+        monitor = self._boundaries.monitor
+        if monitor is not None:
+            self._count_calls(monitor, call)
+
+        self._boundaries.module_called(module, recorded=False)
+        monitor = self._boundaries.monitor
+        self._last_call = call
+        if monitor is not None:
+            self._next_call = self._last_call + 1 + monitor.n_idle_steps
+
+    def _count_calls(self, monitor: LeakMonitor, call: int) -> None:
+        """Count the calls since the last one that was reported, before this one."""
+        monitor.count(min(call - self._last_call - 1, monitor.n_idle_steps))

@@ -3,7 +3,9 @@
 from pathlib import Path
 
 import pytest
+import torch
 
+from profkit.capture.run.thread_calls import ThreadCalls
 from profkit.model.live_memory import LiveMemory
 from profkit.readers.live_memory import read_live
 from tests.processes import start_forked
@@ -86,3 +88,31 @@ def test_the_programs_own_steps_go_before_calls_in_threads(tmp_path: Path) -> No
     assert live.step_definition == "optimizer"
     assert live.n_steps == pytest.approx(60, abs=1)
     assert not any("thread" in sentence for sentence in live.not_measured)
+
+
+def test_calls_that_are_only_counted_are_steps_all_the_same() -> None:
+    steps: list[int] = []
+
+    class Monitor:
+        """Needs each tenth step, and the number of the others."""
+
+        n_steps = 0
+
+        @property
+        def n_idle_steps(self) -> int:
+            return -self.n_steps % 10
+
+        def step(self) -> None:
+            self.n_steps += 1
+            steps.append(self.n_steps)
+
+        def count(self, n_steps: int) -> None:
+            self.n_steps += n_steps
+
+    monitor, module = Monitor(), torch.nn.Linear(1, 1)
+    calls = ThreadCalls(lambda _source: monitor)  # type: ignore[arg-type, return-value]
+    for _ in range(101):
+        calls.note(module)
+    assert steps[-1] - steps[0] == monitor.n_steps - steps[0] >= 90
+    assert {step % 10 for step in steps[2:]} == {1}
+    assert not calls.note(torch.nn.Linear(1, 1))

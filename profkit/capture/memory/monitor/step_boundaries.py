@@ -156,6 +156,11 @@ class StepBoundaries(Generic[Monitor]):
         """Return what ends a step; None before the first one."""
         return self._state.source
 
+    @property
+    def is_unused(self) -> bool:
+        """Return whether nothing was reported yet: neither a step nor the call of a module."""
+        return self._module is None and self._state.source is None
+
     def counts(self, module: object) -> bool:
         """Return whether a call of this module may end a step: it is the first, or none is."""
         return self._module is None or self._module() is module
