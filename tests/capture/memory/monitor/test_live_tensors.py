@@ -13,6 +13,7 @@ from torch import Tensor
 from profkit.capture.memory.monitor import live_tensors
 from profkit.capture.memory.monitor.live_tensors import Amount, LiveTensors
 from profkit.capture.memory.monitor.series import Sample, Series
+from profkit.capture.process import devices
 
 
 @pytest.fixture
@@ -268,7 +269,7 @@ def test_the_collector_is_left_as_it_was(live: LiveTensors) -> None:
 def test_pinned_storages_are_of_one_kind_from_their_first_sample_on(
     live: LiveTensors, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(live_tensors.devices, "modules_in_use", lambda: [True])
+    monkeypatch.setattr(devices, "modules_in_use", lambda: [True])
     monkeypatch.setattr(torch.UntypedStorage, "is_pinned", lambda storage: storage.nbytes() == 8000)
 
     def pinned(amounts: dict[Any, Amount]) -> list[tuple[int, int]]:
