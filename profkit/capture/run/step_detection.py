@@ -291,9 +291,8 @@ class StepFinder:
         # Called for each module of the program: all that is not needed in each call comes later.
         if threading.get_ident() != self._main_thread[1]:
             calls = self._monitors.thread_calls
-            # A program whose main thread calls no module is a service.
-            is_counted = calls is not None and calls.note(module)
-            if is_counted and self._boundaries.is_unused and not self._module_calls.is_narrow:
+            is_of_service = calls is not None and calls.note(module)
+            if is_of_service and self._boundaries.is_unused and not self._module_calls.is_narrow:
                 self._module_calls.narrow(module)
             return
         if not self._boundaries.counts(module):

@@ -21,6 +21,9 @@ from profkit.capture.process.compiling import unless_paused
 from profkit.dataclass import replace
 from profkit.model.live_memory import LiveMemory
 
+MANY_CALLS: Final = 10_000
+"""Calls in threads after which a program that has made none in its main thread is taken for a
+service: it will hardly begin to call another module there."""
 _REMARK: Final = (
     "A step of the monitored memory is a call of the model in a thread. What threads allocate has "
     "no source lines."
@@ -49,7 +52,7 @@ class ThreadCalls:
         """Note the call of a module in this thread, which is not the main one.
 
         Returns:
-            Whether memory is monitored over the calls of this module, and no other counts.
+            Whether there were so many calls of this module that the program is a service.
         """
         # Called for each module of the program: all that is not needed in each call comes later.
         if not self._boundaries.counts(module) or self._is_over:
@@ -57,7 +60,7 @@ class ThreadCalls:
         call = next(self._calls)
         if call >= self._next_call and self._pid == os.getpid():
             self._end_step(module, call)
-        return self._boundaries.monitor is not None
+        return call >= MANY_CALLS and self._boundaries.monitor is not None
 
     def finish(self) -> LiveMemory | None:
         """End it, and return the monitored memory; None if there were too few calls."""

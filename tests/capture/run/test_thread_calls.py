@@ -1,11 +1,12 @@
 """Memory is monitored in programs whose model is called in threads, as in a service."""
 
+import itertools
 from pathlib import Path
 
 import pytest
 import torch
 
-from profkit.capture.run.thread_calls import ThreadCalls
+from profkit.capture.run.thread_calls import MANY_CALLS, ThreadCalls
 from profkit.model.live_memory import LiveMemory
 from profkit.readers.live_memory import read_live
 from tests.processes import start_forked
@@ -115,4 +116,8 @@ def test_calls_that_are_only_counted_are_steps_all_the_same() -> None:
         calls.note(module)
     assert steps[-1] - steps[0] == monitor.n_steps - steps[0] >= 90
     assert {step % 10 for step in steps[2:]} == {1}
+    # It is a service after many calls of its model, and other modules never count.
+    assert not calls.note(module)
+    calls._calls = itertools.count(MANY_CALLS)
+    assert calls.note(module)
     assert not calls.note(torch.nn.Linear(1, 1))
