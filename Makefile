@@ -55,7 +55,7 @@ test: lint
 	$(BIN)/pytest -n $(JOBS) --dist loadfile -m 'not slow' --durations 20 $(ARGS)
 
 test-all: lint
-	@echo 'All tests take about 20 minutes on two cores.'
+	@echo 'All tests take up to an hour on two cores.'
 	PROFKIT_HYPOTHESIS=search $(BIN)/pytest -n $(JOBS) --dist loadfile $(ARGS)
 
 # Programs that tests start are measured too; "combine" joins what each process wrote.
