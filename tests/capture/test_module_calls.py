@@ -170,22 +170,18 @@ class SlowlyChanged(type):
         super().__setattr__(name, value)
 
 
-def test_many_threads_may_narrow_at_once() -> None:
+def test_many_threads_may_narrow_at_once(calls: ModuleCalls, called: list[object]) -> None:
     class Slow(Net, metaclass=SlowlyChanged):
         """A module of such a class."""
 
-    calls_of: list[object] = []
-    calls, net = ModuleCalls(calls_of.append), Slow()
-    calls.listen()
-    start = threading.Barrier(8)
+    net, start = Slow(), threading.Barrier(8)
     with ThreadPoolExecutor(8) as pool:
         for done in [pool.submit(_narrow, calls, net, start) for _ in range(8)]:
             done.result()
 
     assert calls.is_narrow
     net(torch.ones(1, 1))
-    assert calls_of == [net]
-    calls.stop()
+    assert called == [net]
 
 
 def _narrow(calls: ModuleCalls, module: torch.nn.Module, start: threading.Barrier) -> None:
