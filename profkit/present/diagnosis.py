@@ -244,7 +244,7 @@ def _find_unexplained(candidates: list[Candidate], limiters: list[Candidate]) ->
 
     idle_shares = (candidate.share for candidate in candidates if candidate.cause is Cause.IDLE)
     is_idle = any(share >= _MIN_IDLE_SHARE for share in idle_shares)
-    return "No check found what to change about it." if is_idle else ""
+    return "No check found what to change about the idle time." if is_idle else ""
 
 
 def no_findings(report: Report) -> str:

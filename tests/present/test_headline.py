@@ -101,7 +101,7 @@ def test_the_highest_memory_cost_follows_the_highest_cost_in_time() -> None:
 def test_without_findings_it_gives_the_cause_of_idle_time() -> None:
     clean = replace(reports.gpu_report(), findings=(), unchecked=())
     assert headline(clean).endswith(
-        "step and waits 37% for data. No check found what to change about it."
+        "step and waits 37% for data. No check found what to change about the idle time."
     )
 
 
