@@ -7,18 +7,21 @@ highest cost, or what would tell more where nothing explains most of the time.
 from collections.abc import Iterator
 from typing import Final
 
+from profkit.dataclass import dataclass
 from profkit.engine.wording import counted
 from profkit.model.finding import Finding
 from profkit.model.report import FunctionSummary, Report
 from profkit.names import visible
 from profkit.present.labels import at_place, cost_share, cost_text, inline_title
 from profkit.present.limiters import (
+    MAJORITY,
     Candidate,
     Cause,
+    Window,
     choose,
+    choose_window,
     find_candidates,
     has_named_python,
-    is_on_cpu,
     main_function,
     runs_short_operators,
 )
@@ -32,8 +35,6 @@ from profkit.present.memory_text import (
 from profkit.present.ranks import describe_job
 from profkit.units import format_share
 
-_MAJORITY: Final = 0.5
-"""Where no check explains as much, a report says so, and not that all is well."""
 _MIN_IDLE_SHARE: Final = 0.25
 """Less idle time of a device is usual between steps and at their ends, and needs no explanation."""
 _MIN_FINDING_SHARE: Final = 0.03
@@ -56,6 +57,35 @@ _FAULTY: Final = (Cause.IDLE, Cause.LIBRARY, Cause.PYTHON, Cause.WAITING, Cause.
 """What no program has to spend most of its time in: without a finding the reason is unknown."""
 
 
+@dataclass(frozen=True)
+class _Diagnosis:
+    """What the headline says of the time that a report describes.
+
+    Attributes:
+        report: The report.
+        window: The time; None where none could be attributed.
+        candidates: All causes that take a part of it.
+        limiters: The candidates that were chosen.
+    """
+
+    report: Report
+    window: Window | None
+    candidates: tuple[Candidate, ...]
+    limiters: tuple[Candidate, ...]
+
+    @property
+    def causes(self) -> set[Cause]:
+        """The causes that were chosen."""
+        return {limiter.cause for limiter in self.limiters}
+
+
+def _diagnose(report: Report) -> _Diagnosis:
+    """Choose what limits a program."""
+    window = choose_window(report)
+    candidates = tuple(find_candidates(window))
+    return _Diagnosis(report, window, candidates, tuple(choose(candidates)))
+
+
 def headline(report: Report) -> str:
     """Return what limits the program and what to do first, in one to four sentences.
 
@@ -72,24 +102,23 @@ def headline_sentences(report: Report) -> list[str]:
     if report.summary.breakdown is None and (on_memory := memory_sentences(report)):
         return [*describe_job(report), *on_memory, *_memory_cure(report), *_faults(report)]
 
-    candidates = list(find_candidates(report))
-    limiters = choose(candidates)
-    sentences = [*describe_job(report), *(limiter.sentence for limiter in limiters)]
-    if not limiters:
+    diagnosis = _diagnose(report)
+    sentences = [*describe_job(report), *(limiter.sentence for limiter in diagnosis.limiters)]
+    if not diagnosis.limiters:
         sentences.append(_without_times(report))
-    sentences += [*_coverage(report), *_trend(report)]
+    sentences += [*_coverage(diagnosis.window), *_trend(report)]
 
     # Two causes are named in any case: one happens once, the other makes all figures uncertain.
     remarks = [
         candidate
-        for candidate in candidates
-        if candidate.cause in _REMARKS and candidate not in limiters
+        for candidate in diagnosis.candidates
+        if candidate.cause in _REMARKS and candidate not in diagnosis.limiters
     ]
     remarks.sort(key=lambda candidate: _REMARKS.index(candidate.cause))
     sentences += [candidate.sentence for candidate in remarks]
 
-    sentences += _cure(report, candidates, limiters)
-    is_incomplete = any(candidate.cause is Cause.UNRECORDED for candidate in candidates)
+    sentences += _cure(diagnosis)
+    is_incomplete = any(candidate.cause is Cause.UNRECORDED for candidate in diagnosis.candidates)
     return sentences if is_incomplete else [*sentences, *_faults(report)]
 
 
@@ -100,17 +129,18 @@ def _without_times(report: Report) -> str:
     return "No event time could be attributed."
 
 
-def _coverage(report: Report) -> Iterator[str]:
+def _coverage(window: Window | None) -> Iterator[str]:
     """Yield what the recording lacks: work of a device, or most of its time outside of steps."""
-    breakdown, window_ns = report.summary.breakdown, report.summary.window_ns
-    if breakdown is None or not breakdown.total_ns:
+    if window is None:
         return
-    if not breakdown.on_device and not is_on_cpu(report, breakdown):
+    report, breakdown = window.report, window.breakdown
+    if not breakdown.on_device and not window.is_on_cpu:
         yield "No device work was recorded."
     unused = next((finding for finding in report.findings if finding.name == _UNUSED_GPU), None)
     if unused is not None:
         yield f"{unused.title}."
-    covered = breakdown.total_ns / window_ns if window_ns else 1.0
+    steps_ns = breakdown.total_ns + sum(step.time_ns for step in window.first)
+    covered = steps_ns / report.summary.window_ns if report.summary.window_ns else 1.0
     if covered < _MIN_STEPS_SHARE and breakdown.per_step_ns is not None:
         yield f"Steps are {format_share(covered)} of the recording."
 
@@ -140,17 +170,17 @@ def _faults(report: Report) -> Iterator[str]:
         yield f"Figures are less reliable: {inline_title(others[0].title)}."
 
 
-def _cure(report: Report, candidates: list[Candidate], limiters: list[Candidate]) -> list[str]:
+def _cure(diagnosis: _Diagnosis) -> list[str]:
     """Return the findings with the highest costs, or what is known without such a finding."""
-    causes = [limiter.cause for limiter in limiters]
-    is_function = Cause.FUNCTION in causes
-    costs = _highest_costs(report, main_function(report) if is_function else None)
+    report, window = diagnosis.report, diagnosis.window
+    is_function = Cause.FUNCTION in diagnosis.causes
+    costs = _highest_costs(report, main_function(window) if is_function else None)
     if costs or is_function:
         return costs
 
-    sentences = [_without_costs(report, candidates, limiters)]
+    sentences = [_without_costs(diagnosis)]
     has_stacks = report.source.recorded_with.stacks
-    if Cause.PYTHON in causes and not has_stacks and not has_named_python(report):
+    if Cause.PYTHON in diagnosis.causes and not has_stacks and not has_named_python(window):
         sentences.append("Record with `profkit run` or `with_stack=True` to see its functions.")
     return sentences
 
@@ -211,19 +241,24 @@ def _summary_of(report: Report, finding: Finding) -> str:
     # The name of an operator is no place: a program has hundreds of `aten::add_`.
     is_known = any(location.file for location in finding.locations[:1])
     place = at_place(finding) if is_known else ""
-    return f"{inline_title(finding.title)}{place}, {cost_text(report, finding)}"
+    # Shares are of the mean step, which the first steps dominate where they are described apart.
+    window = choose_window(report)
+    with_share = window is None or not window.first
+    return (
+        f"{inline_title(finding.title)}{place}, {cost_text(report, finding, with_share=with_share)}"
+    )
 
 
-def _without_costs(report: Report, candidates: list[Candidate], limiters: list[Candidate]) -> str:
+def _without_costs(diagnosis: _Diagnosis) -> str:
     """Return the sentence in place of the highest cost."""
-    unexplained = _find_unexplained(candidates, limiters)
+    report = diagnosis.report
+    unexplained = _find_unexplained(diagnosis)
     if unexplained:
         return unexplained + skipped_checks(report)
-    if any(limiter.cause in _ONE_TIME for limiter in limiters):
+    has_later_steps = diagnosis.window is not None and bool(diagnosis.window.first)
+    if diagnosis.causes.intersection(_ONE_TIME) and not has_later_steps:
         return _WARM_UP
-    if any(limiter.cause is Cause.OPERATORS for limiter in limiters) and runs_short_operators(
-        report
-    ):
+    if Cause.OPERATORS in diagnosis.causes and runs_short_operators(diagnosis.window):
         return _FEWER_OPERATORS
     if any(finding.cost.ns for finding in report.findings):
         breakdown = report.summary.breakdown
@@ -237,9 +272,10 @@ def _without_costs(report: Report, candidates: list[Candidate], limiters: list[C
     return NO_PROBLEMS + skipped_checks(report)
 
 
-def _find_unexplained(candidates: list[Candidate], limiters: list[Candidate]) -> str:
+def _find_unexplained(diagnosis: _Diagnosis) -> str:
     """Return what no finding explains, in a sentence; empty where nothing large is left."""
-    if any(limiter.cause in _FAULTY and limiter.share >= _MAJORITY for limiter in limiters):
+    limiters, candidates = diagnosis.limiters, diagnosis.candidates
+    if any(limiter.cause in _FAULTY and limiter.share >= MAJORITY for limiter in limiters):
         return "No check explains most of this time."
 
     idle_shares = (candidate.share for candidate in candidates if candidate.cause is Cause.IDLE)
@@ -249,5 +285,4 @@ def _find_unexplained(candidates: list[Candidate], limiters: list[Candidate]) ->
 
 def no_findings(report: Report) -> str:
     """Return the sentence in place of a list of findings that is empty."""
-    candidates = list(find_candidates(report))
-    return _find_unexplained(candidates, choose(candidates)) or NO_PROBLEMS
+    return _find_unexplained(_diagnose(report)) or NO_PROBLEMS

@@ -128,10 +128,15 @@ def cost_share(report: Report, finding: Finding) -> float | None:
     return finding.cost.ns / total_ns if total_ns else None
 
 
-def cost_text(report: Report, finding: Finding) -> str:
+def cost_text(report: Report, finding: Finding, *, with_share: bool = True) -> str:
     """A finding's cost, ``up to 65.1 ms per step (37%), 1.50 MiB per step``; empty if unknown.
 
     Where a fix saves nothing, it says so: in a replay the steps may wait for other work meanwhile.
+
+    Args:
+        report: The report that the finding is of.
+        finding: The finding.
+        with_share: Whether to include the share of the mean step.
     """
     cost = finding.cost
     if cost.ns == 0 and cost.high_ns is not None:
@@ -140,7 +145,7 @@ def cost_text(report: Report, finding: Finding) -> str:
         return _NO_TIME_HERE
 
     basis = _BASIS[cost.basis]
-    share = cost_share(report, finding)
+    share = cost_share(report, finding) if with_share else None
     of_step = "" if share is None else f" ({format_share(share)})"
 
     parts = []

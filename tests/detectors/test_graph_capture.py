@@ -84,9 +84,18 @@ def test_it_is_skipped_without_device_work(analyzed: Analyzed) -> None:
     assert analyzed(b, RULE).unchecked[0].rule == "PRF013"
 
 
+def test_without_steps_the_capture_is_why_the_gpu_is_idle(tmp_path: Path) -> None:
+    recording = program(captures=True, steps=False).write(tmp_path / "t.json")
+    text = headline(analyze(recording, strict=True))
+    assert "because a CUDA graph is being captured, which runs nothing. Warm up before" in text
+
+
 def test_the_first_sentence_names_the_capture_and_no_slow_launches(tmp_path: Path) -> None:
     report = analyze(program(captures=True).write(tmp_path / "t.json"), strict=True)
     text = headline(report)
-    assert "because a CUDA graph is being captured, which runs nothing. Warm up before" in text
+    assert text.startswith(
+        "The first step takes 10.5 ms, 10.0 ms of it while a CUDA graph is captur"
+    )
+    assert "busy 96% of each later 560 µs step, nearly all with matrix products." in text
     assert "too slowly" not in text
     assert {finding.rule for finding in report.findings} & {"KER001", "CPU002"} == set()

@@ -64,6 +64,39 @@ def test_a_mean_that_one_long_step_dominates_comes_with_the_median() -> None:
     assert f"step {usual}) and waits" in headline(report)
 
 
+def steps_of(*lengths_ms: int, tmp_path: Path) -> Report:
+    """Analyze steps of one operator, 10 ms of it, and Python for the rest."""
+    b = TraceBuilder(device_names=())
+    for length_ms in lengths_ms:
+        with b.step():
+            b.advance((length_ms - 10) * reports.MS)
+            b.compute("aten::mm", 10 * reports.MS)
+    return analyze(b.write(tmp_path / "t.json"), strict=True)
+
+
+def test_long_first_steps_are_described_apart(tmp_path: Path) -> None:
+    text = headline(steps_of(400, 300, 12, 12, 12, 12, tmp_path=tmp_path))
+    assert text.startswith(
+        "The first 2 of 6 steps take 700 ms. Operators take 83% of each later 12.0 ms step"
+    )
+    assert "Warm up" not in text
+
+
+def test_a_first_step_that_takes_less_than_the_others_together_comes_second(tmp_path: Path) -> None:
+    text = headline(steps_of(60, 12, 12, 12, 12, 12, tmp_path=tmp_path))
+    assert text.startswith("Operators take 83% of each later 12.0 ms step on the CPU. The first ")
+    assert "The first step takes 60.0 ms." in text
+
+
+@pytest.mark.parametrize("lengths_ms", [(400, 12, 12, 300, 12, 12), (12, 12, 12, 400), (400, 12)])
+def test_long_steps_that_are_no_start_are_part_of_the_mean(
+    lengths_ms: tuple[int, ...], tmp_path: Path
+) -> None:
+    text = headline(steps_of(*lengths_ms, tmp_path=tmp_path))
+    assert "later" not in text
+    assert "The first" not in text
+
+
 def test_where_the_host_runs_ahead_both_step_times_are_given() -> None:
     report = reports.gpu_report()
     breakdown = report.summary.breakdown
@@ -441,10 +474,10 @@ _LOST = Candidate(Cause.UNRECORDED, 0.7, "lost")
         ([Candidate(Cause.FUNCTION, 0.5, "f"), Candidate(Cause.OPERATORS, 0.5, "o")], ["f"]),
         ([Candidate(Cause.DATA, 0.49, "d"), Candidate(Cause.OPERATORS, 0.51, "o")], ["d"]),
         ([Candidate(Cause.DATA, 0.4, "d"), Candidate(Cause.OPERATORS, 0.6, "o")], ["o"]),
-        ([_IDLE, Candidate(Cause.COLD_START, 0.5, "c")], ["c"]),
+        ([_IDLE, Candidate(Cause.COLD_START, 0.5, "c")], ["c", _IDLE]),
         ([Candidate(Cause.IDLE, 0.9, "i"), Candidate(Cause.COLD_START, 0.5, "c")], ["c", "i"]),
         ([Candidate(Cause.IDLE, 0.9, "i"), Candidate(Cause.COLD_START, 0.4, "c")], ["i"]),
-        ([Candidate(Cause.DEVICE, 0.9, "b"), Candidate(Cause.COLD_START, 0.6, "c")], ["b"]),
+        ([Candidate(Cause.DEVICE, 0.9, "b"), Candidate(Cause.COLD_START, 0.6, "c")], ["c", "b"]),
         ([Candidate(Cause.WAITING, 0.9, "w"), Candidate(Cause.OPERATORS, 0.95, "o")], ["w"]),
     ],
 )

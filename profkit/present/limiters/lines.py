@@ -1,0 +1,180 @@
+"""Where the host's time goes: lines and functions of the critical path, and of samples."""
+
+from dataclasses import replace
+from typing import Final
+
+from profkit.model.critical_path import PathFunction, PathKindName, PathLine
+from profkit.model.report import FunctionSummary, Report
+from profkit.names import middle_cut, visible
+from profkit.present.critical_path import NO_FUNCTION, main_name, main_share, main_word
+from profkit.present.labels import MIN_SAMPLES, function_name, n_running
+from profkit.present.limiters.window import MIN_SHARE, Window
+from profkit.units import format_count, format_ns, format_share
+
+PYTHON: Final[tuple[PathKindName, ...]] = ("python", "runtime")
+"""Kinds of the critical path that are outside of operators."""
+_MAX_NAME: Final = 40
+_MIN_LINES: Final = 1.5
+"""A function whose lines take so many times as long as its main one is named instead of it."""
+_MANY_OPERATORS: Final = 200
+"""Operators of one line in a step: fewer are what a line of a model runs for each of its layers."""
+_SHORT_OPERATOR_NS: Final = 20_000
+"""To call an operator takes some microseconds, and to return to Python as long again."""
+_CALL_NS: Final = 5_000
+"""An operator that takes no longer has hardly computed anything: to call it takes as long."""
+
+
+def describe_main_line(window: Window, *kinds: PathKindName) -> str:
+    """Return ``: 57% at train.py:22, mostly aten::mm (51%)``, of the line with most of the path.
+
+    Empty where neither a line nor a name is known.
+
+    Args:
+        window: The time that is described.
+        kinds: What the line has to spend its time in.
+    """
+    path = window.path
+    lines = [line for line in path.lines if line.kind in kinds] if path else []
+    if path is None or not lines or lines[0].share < MIN_SHARE:
+        return ""
+
+    line = lines[0]
+    if line.kind == "operator" and line.location.file is None:
+        sampled = _describe_sampled_operators(window.report)
+        return _join_texts(sampled, describe_name(line))
+    if line.kind == "operator" and path.functions:
+        function = path.functions[0]
+        if function.share >= _MIN_LINES * line.share:
+            return _describe_function(function, window)
+
+    short = _describe_short_operators(line, window)
+    place = f"{format_share(line.share)}{describe_place(line)}{short}" if line.location.file else ""
+    return _join_texts(place, describe_name(line))
+
+
+def _join_texts(*texts: str) -> str:
+    """Return the texts that are not empty, after a colon; empty if none is left."""
+    known = [text for text in texts if text]
+    return f": {', '.join(known)}" if known else ""
+
+
+def describe_place(line: PathLine) -> str:
+    """Return `` at train.py:22``; empty where no source line is known."""
+    return f" at {visible(line.location.place)}" if line.location.file else ""
+
+
+def describe_name(line: PathLine) -> str:
+    """Return ``mostly aten::mm (51%)``; empty where no name is known."""
+    name, share = main_short_name(line), main_share(line)
+    if not name or name == NO_FUNCTION:
+        return ""
+    word = {"mostly": "mostly ", "longest": "the longest "}.get(main_word(line), "")
+    return f"{word}{name}{f' ({share})' if share else ''}"
+
+
+def main_short_name(line: PathLine) -> str:
+    """Return the name that takes most of a line's time, cut in the middle where it is long."""
+    return middle_cut(main_name(line), _MAX_NAME)
+
+
+def _describe_function(function: PathFunction, window: Window) -> str:
+    """Return ``: 74% in forward (net.py:24), most at line 28 (19%)``."""
+    location = function.location
+    place = replace(location, line=function.first_line).place
+    name = f"{visible(location.function or '')} ({visible(place)})"
+    short = _describe_short_operators(function, window)
+    most = f"most at line {location.line} ({format_share(function.line_share)})"
+    return f": {format_share(function.share)} in {name}{short}, {most}"
+
+
+# --------------------------------------------------------------------------- many, short operators
+
+
+def runs_short_operators(window: Window | None) -> bool:
+    """Return whether the costliest line or function runs very many operators of a few µs."""
+    path = window.path if window is not None else None
+    if window is None or path is None:
+        return False
+    lines = [line for line in path.lines if line.kind == "operator"]
+    costliest: list[PathLine | PathFunction] = [*lines[:1], *path.functions[:1]]
+    return any(
+        place.share >= MIN_SHARE
+        and place.ns <= _CALL_NS * place.n_events
+        and bool(_describe_short_operators(place, window))
+        for place in costliest
+    )
+
+
+def _describe_short_operators(line: PathLine | PathFunction, window: Window) -> str:
+    """Return `` in 1,536 operators of 1.4 µs``, where a loop runs very many short ones; else empty.
+
+    What they compute takes less than to call them: the number is what the program can change.
+    """
+    path = window.path
+    is_of_operators = isinstance(line, PathFunction) or line.kind == "operator"
+    if path is None or not is_of_operators or not path.n_steps:
+        return ""
+    n_per_step, mean_ns = line.n_events / path.n_steps, line.ns / max(1, line.n_events)
+    if n_per_step < _MANY_OPERATORS or mean_ns > _SHORT_OPERATOR_NS:
+        return ""
+    return f" in {format_count(round(n_per_step))} operators of {format_ns(mean_ns)}"
+
+
+# ------------------------------------------------------------------------------------------ samples
+
+
+def main_function(window: Window | None) -> FunctionSummary | None:
+    """Return the sampled function that the critical path of the steps spends most time in.
+
+    None where something else takes longer, or no samples tell.
+    """
+    main = find_main_python(window) if window is not None else None
+    return None if main is None else main[1]
+
+
+def find_main_python(window: Window) -> tuple[PathLine, FunctionSummary] | None:
+    """Return the first line of the critical path if it is Python, and its sampled function."""
+    sampled, path = window.report.summary.sampled, window.path
+    if sampled is None or not sampled.n_steps or path is None or window.report.ranks:
+        return None
+    line = next(iter(path.lines), None)
+    if line is None or line.kind != "python" or line.share < MIN_SHARE:
+        return None
+    functions = (function for function in sampled.functions if function.location == line.location)
+    function = next(functions, None)
+    return None if function is None else (line, function)
+
+
+def has_named_python(window: Window | None) -> bool:
+    """Return whether a function or a line is known of the Python time outside of operators."""
+    if window is None:
+        return False
+    return window.report.summary.sampled is not None or bool(describe_main_line(window, *PYTHON))
+
+
+def describe_sampled_function(report: Report) -> str:
+    """Return ``tokenize at service.py:31 (62%)``; empty where no function stands out.
+
+    Where no stacks were recorded, those that were sampled tell more than the names of regions.
+    """
+    sampled = report.summary.sampled
+    if sampled is None or n_running(sampled) < MIN_SAMPLES:
+        return ""
+    function = next((function for function in sampled.functions if function.location.file), None)
+    if function is None or function.share < MIN_SHARE:
+        return ""
+    place = visible(function.location.place)
+    return f"{function_name(function)} at {place} ({format_share(function.share)})"
+
+
+def _describe_sampled_operators(report: Report) -> str:
+    """Return ``37% in alpha_bar at train.py:16, by samples``; empty where no function stands out.
+
+    Where no operator has a source line, the samples of the steps know where they were.
+    """
+    sampled = report.summary.sampled
+    function = next(iter(sampled.with_operators), None) if sampled is not None else None
+    if function is None or function.share < MIN_SHARE:
+        return ""
+    name, place = function_name(function), visible(function.location.place)
+    return f"{format_share(function.share)} in {name} at {place}, by samples"

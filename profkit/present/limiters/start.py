@@ -1,0 +1,53 @@
+"""What happens once, at the beginning of a process: cold starts, and long first steps."""
+
+from collections.abc import Iterator
+from typing import Final
+
+from profkit.model.report import Report
+from profkit.present.limiters.candidates import Candidate, Cause
+from profkit.present.limiters.window import MIN_SHARE, Window
+from profkit.units import format_ns, format_share
+
+_GRAPH_CAPTURE: Final = "graph-capture"
+
+
+def find_cold_starts(window: Window) -> Iterator[Candidate]:
+    """Yield how long the first steps take, or how long launches load code and libraries."""
+    path = window.report.summary.critical_path
+    cold_ns = path.cold_start_ns if path is not None else 0
+    if window.first:
+        yield _describe_first_steps(window, cold_ns)
+        return
+
+    if path is None or window.report.ranks or not path.total_ns:
+        return
+    share = cold_ns / path.total_ns
+    if share >= MIN_SHARE:
+        of_all = " of all steps" if path.per_step_ns is not None else " of the recording"
+        cold = f"Cold start takes {format_ns(cold_ns)} ({format_share(share)}{of_all})"
+        sentence = f"{cold}: launches that first load code and libraries."
+        yield Candidate(Cause.COLD_START, share, sentence)
+
+
+def _describe_first_steps(window: Window, cold_ns: int) -> Candidate:
+    """Return how long the first steps take; their share is what they take more than others do."""
+    n_first, n_all = len(window.first), len(window.report.summary.steps)
+    first_ns = sum(step.time_ns for step in window.first)
+    excess_ns = first_ns - n_first * window.breakdown.mean_ns
+    share = excess_ns / (first_ns + window.breakdown.total_ns)
+
+    reasons = {
+        "while a CUDA graph is captured": find_captured_time(window.report),
+        "for launches that first load code and libraries": cold_ns,
+    }
+    reason, reason_ns = max(reasons.items(), key=lambda item: item[1])
+    why = f", {format_ns(reason_ns)} of it {reason}" if reason_ns >= MIN_SHARE * first_ns else ""
+    which = f"first {n_first} of {n_all} steps take" if n_first > 1 else "first step takes"
+    return Candidate(Cause.COLD_START, share, f"The {which} {format_ns(first_ns)}{why}.")
+
+
+def find_captured_time(report: Report) -> int:
+    """Return how many nanoseconds devices are idle because graphs are captured."""
+    fault = next((fault for fault in report.health if fault.name == _GRAPH_CAPTURE), None)
+    idle_ns = None if fault is None else fault.evidence.get("idle_in_steps_ns")
+    return idle_ns if isinstance(idle_ns, int) else 0

@@ -1,0 +1,140 @@
+"""What the shares of a headline are of: all steps, the steps after a long start, or a recording."""
+
+from dataclasses import replace
+from statistics import mean, median
+from typing import Final
+
+from profkit.dataclass import dataclass
+from profkit.model.critical_path import CriticalPathSummary
+from profkit.model.report import Breakdown, Report, StepSummary, TimePart
+from profkit.model.torch_names import DEVICE_OPERATOR
+from profkit.present.labels import MIN_SKEW
+from profkit.units import format_ns
+
+MIN_SHARE: Final = 0.1
+"""A smaller part of the time is not in the headline."""
+NEARLY_ALL: Final = 0.9
+"""A part with this share of a whole is as good as the whole."""
+_MIN_LATER_STEPS: Final = 2
+"""A single later step may be the exception itself."""
+_UNKNOWN_EVENTS: Final = "unknown-events"
+
+
+@dataclass(frozen=True)
+class Window:
+    """The time that the sentences describe.
+
+    Attributes:
+        report: The report that they are about.
+        breakdown: The parts of this time.
+        path: The critical path of this time; None where it is not known.
+        first: The steps at the beginning that take much longer than the others, which this time
+            leaves out.
+    """
+
+    report: Report
+    breakdown: Breakdown
+    path: CriticalPathSummary | None
+    first: tuple[StepSummary, ...] = ()
+
+    @property
+    def is_on_cpu(self) -> bool:
+        """Whether all work is known to be on the CPU, and not only all recorded work."""
+        # Events of unknown kinds may be work of a device.
+        has_unknown = any(fault.name == _UNKNOWN_EVENTS for fault in self.report.health)
+        operators = self.report.summary.top_ops
+        has_operators = any(DEVICE_OPERATOR.match(op.name) for op in operators)
+        devices = self.report.source.devices
+        return not (self.breakdown.on_device or devices or has_unknown or has_operators)
+
+    def find_part(self, kind: str) -> TimePart | None:
+        """Return the part of one kind; None if there is none."""
+        return next((part for part in self.breakdown.parts if part.kind == kind), None)
+
+    def describe(self) -> str:
+        """Return what a share is of: ``each 174 ms step``, or what was recorded without steps."""
+        breakdown, report = self.breakdown, self.report
+        of_rank = f" of rank {report.source.rank}" if report.ranks else ""
+        on_cpu = " on the CPU" if self.is_on_cpu else ""
+        if breakdown.per_step_ns is not None:
+            later = "later " if self.first else ""
+            step = f"each {later}{format_ns(breakdown.per_step_ns)} step{self._usual_step()}"
+            return f"{step}{of_rank}{on_cpu}{self._time_on_host()}"
+
+        length = format_ns(breakdown.total_ns)
+        no_steps = "no complete step" if report.summary.n_incomplete_steps else "no steps"
+        if breakdown.on_device:
+            return f"the {length} from first to last device work (the recording has {no_steps})"
+        return f"the recording{of_rank} of {length}{on_cpu}, which has {no_steps}"
+
+    def _time_on_host(self) -> str:
+        """Return `` (78.8 ms on the host, which runs ahead)`` if it does; else empty."""
+        host_ns = self.breakdown.host_per_step_ns
+        return "" if host_ns is None else f" ({format_ns(host_ns)} on the host, which runs ahead)"
+
+    def _usual_step(self) -> str:
+        """Return the median step time where a few long steps dominate the mean; else empty."""
+        if self.first:
+            return ""
+        lengths = [step.time_ns for step in self.report.summary.steps] or [0]
+        usual = median(lengths)
+        return f" (median {format_ns(usual)})" if mean(lengths) > MIN_SKEW * usual else ""
+
+
+def choose_window(report: Report) -> Window | None:
+    """Return the time that a headline describes; None where no time could be attributed.
+
+    Where the first steps take so much longer than the others that the mean describes no step, it is
+    the others: what happens once does not limit a program that goes on.
+    """
+    breakdown, path = report.summary.breakdown, report.summary.critical_path
+    if breakdown is None or not breakdown.total_ns:
+        return None
+    n_first = _count_long_first_steps(report, breakdown)
+    if not n_first:
+        return Window(report, breakdown, path)
+
+    # The path is known for all steps together alone.
+    steps = report.summary.steps
+    later = _break_down(breakdown, steps[n_first:])
+    return Window(report, later, None, steps[:n_first])
+
+
+def _count_long_first_steps(report: Report, breakdown: Breakdown) -> int:
+    """Return how many steps at the beginning are long; 0 where long ones come later, too."""
+    lengths = [step.time_ns for step in report.summary.steps]
+    has_parts = all(step.parts for step in report.summary.steps)
+    if not lengths or report.ranks or breakdown.n_steps != len(lengths) or not has_parts:
+        return 0
+    usual = median(lengths)
+    if mean(lengths) <= MIN_SKEW * usual:
+        return 0
+
+    is_long = [length > MIN_SKEW * usual for length in lengths]
+    n_first = is_long.index(False)
+    is_later_long = any(is_long[n_first:])
+    return 0 if is_later_long or len(lengths) - n_first < _MIN_LATER_STEPS else n_first
+
+
+def _break_down(breakdown: Breakdown, steps: tuple[StepSummary, ...]) -> Breakdown:
+    """Return the breakdown of some of the steps, its parts in the same order."""
+    total_ns = sum(step.time_ns for step in steps)
+    ns_by_kind: dict[str, int] = {}
+    for part in (part for step in steps for part in step.parts):
+        ns_by_kind[part.kind] = ns_by_kind.get(part.kind, 0) + part.ns
+
+    n_steps = len(steps)
+    parts = tuple(
+        TimePart(kind=kind, ns=ns, per_step_ns=round(ns / n_steps), share=ns / total_ns)
+        for part in breakdown.parts
+        if (ns := ns_by_kind.get(kind := part.kind))
+    )
+    runs_ahead = breakdown.host_per_step_ns is not None
+    return replace(
+        breakdown,
+        n_steps=n_steps,
+        total_ns=total_ns,
+        per_step_ns=round(total_ns / n_steps),
+        parts=parts,
+        host_per_step_ns=round(mean(step.dur_ns for step in steps)) if runs_ahead else None,
+    )
