@@ -18,13 +18,15 @@ What ``detect`` gets:
     first use; or a :class:`JobContext` with all ranks, for a rule that needs ``needs.RANKS``.
 
 What ``detect`` yields:
-    A :class:`Finding`, built by ``INFO.finding(...)``. ``ctx.time_cost`` replays the recording with
-    a :class:`ProgramChange` and returns the :class:`Cost`: what the steps take less.
+    A :class:`Finding`. ``measure_saving`` replays the recording with a :class:`ProgramChange` and
+    tells what the steps take less, whether that ``reaches`` a share of them, and builds the finding
+    on it. A finding that no replay has a cost for is built by ``INFO.finding(...)``.
 
 Steps:
     Everything is measured in ``windows(ctx)``, which are the steps, or the whole recording if it
-    has no steps. ``reaches_share`` compares a time with them. Rules on calls that block the host
-    share :class:`WaitThresholds` and ``find_costly_waits``.
+    has no steps. ``find_rows`` finds events in them by name, ``reaches_share`` compares a time with
+    them. Rules on calls that block the host share :class:`WaitThresholds` and
+    ``find_costly_waits``.
 
 Parts of messages:
     Places, counts and times, worded alike in all findings, and numbers with their units. Names from
@@ -47,6 +49,7 @@ from profkit.engine.device_support import lacks_bfloat16
 from profkit.engine.figures.snapshot import allocation_sites, fragmentation_summary
 from profkit.engine.job_context import JobContext, PlaceTime
 from profkit.engine.needs import Need
+from profkit.engine.savings import measure_saving
 from profkit.engine.windows import (
     MAX_EVENT_IDS,
     CostlyWait,
@@ -55,17 +58,24 @@ from profkit.engine.windows import (
     device_time,
     event_ids,
     find_costly_waits,
+    find_rows,
     idle_in_windows,
     in_windows,
+    launched_in_windows,
     reaches_share,
+    select_on_cpu,
+    time_with_busy_share,
+    time_with_share,
     uses_device,
     windows,
     windows_ns,
 )
 from profkit.engine.wording import (
+    MAX_LINES,
     at,
     at_first,
     counted,
+    find_costliest_lines,
     known_locations,
     tensor_method,
     the_group,
@@ -112,15 +122,17 @@ __all__ = [  # noqa: RUF022  (in groups)
     # What detect gets.
     "Context", "JobContext",
     # What detect yields.
-    "Finding", "Cost", "Basis", "Confidence", "Location", "ProgramChange", "together", "growth",
+    "Finding", "ProgramChange", "measure_saving", "Cost", "Basis", "Confidence", "Location",
+    "together", "growth",
     # Steps.
-    "windows", "windows_ns", "in_windows", "reaches_share", "busy_ns", "device_time",
-    "idle_in_windows", "uses_device", "event_ids", "MAX_EVENT_IDS", "WaitThresholds", "CostlyWait",
-    "find_costly_waits",
+    "windows", "windows_ns", "in_windows", "find_rows", "launched_in_windows", "select_on_cpu",
+    "reaches_share", "busy_ns", "device_time", "idle_in_windows", "uses_device", "WaitThresholds",
+    "CostlyWait", "find_costly_waits",
     # Parts of messages.
-    "at", "at_first", "known_locations", "tensor_method", "counted", "times_per_step",
-    "time_per_step", "the_ranks", "the_group", "format_bytes", "format_count", "format_ns",
-    "format_share", "format_times", "visible", "middle_cut", "short_kernel",
+    "find_costliest_lines", "MAX_LINES", "known_locations", "at", "at_first", "tensor_method",
+    "counted", "times_per_step", "time_per_step", "time_with_share", "time_with_busy_share",
+    "the_ranks", "the_group", "format_bytes", "format_count", "format_ns", "format_share",
+    "format_times", "visible", "middle_cut", "short_kernel", "event_ids", "MAX_EVENT_IDS",
     # Events.
     "Category", "Rows", "Mask", "Int32s", "Int64s", "Float64s", "NO_ROW", "MISSING", "torch_names",
     "WITHOUT_WORK",

@@ -45,7 +45,6 @@ Source:
     ``aten/src/ATen/native/Embedding.cpp`` (``embedding_dense_backward_cpu``).
 """
 
-import re
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -53,7 +52,7 @@ import numpy as np
 
 from profkit.engine.families.optimizer_calls import optimizer_of, select_called
 from profkit.index.compute.inputs import Shape, n_elements, parse_inputs
-from profkit.index.distinct import are_among, distinct
+from profkit.index.distinct import distinct
 from profkit.index.intervals import covered_by
 from profkit.index.runtime_calls import are_optimizer_steps, rows_named
 from profkit.rule import (
@@ -66,16 +65,15 @@ from profkit.rule import (
     RuleInfo,
     at_first,
     dataclass,
-    event_ids,
+    find_costliest_lines,
+    find_rows,
     format_count,
-    format_share,
     in_windows,
-    known_locations,
+    measure_saving,
     needs,
-    reaches_share,
     regex,
-    time_per_step,
-    windows_ns,
+    select_on_cpu,
+    time_with_share,
 )
 
 INFO = RuleInfo(
@@ -131,7 +129,6 @@ Measured with torch 2.13 on one core for tables of 20,000 to 200,000 rows and 16
 which 1 to 10 % were read: Adam 1 to 9, SGD 1 to 11, Adagrad 1 to 12."""
 _KEPT_PER_SHARE_OF_FUSED: Final = 25.0
 """The same for ``fused=True``, which leaves less to save: Adam 5 to 60."""
-_MAX_LINES: Final = 3
 _N_DIMENSIONS: Final = 2
 
 
@@ -148,8 +145,8 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
 def _build_finding(ctx: Context, thresholds: Thresholds, table: UpdatedTable) -> Iterator[Finding]:
     """Yield the finding on a table, if sparse updates save enough."""
     change = ProgramChange(scaled=tuple(_scaled_rows(ctx, table)))
-    cost = ctx.time_cost(change, "estimate")
-    if not cost.ns or not reaches_share(ctx, cost.ns, thresholds.min_saved_share):
+    saving = measure_saving(ctx, change, "estimate")
+    if not saving.reaches(thresholds.min_saved_share):
         return
 
     events = ctx.events
@@ -157,48 +154,46 @@ def _build_finding(ctx: Context, thresholds: Thresholds, table: UpdatedTable) ->
     called_by, _ = select_called(ctx, np.flatnonzero(are_optimizer_steps(events)), updates)
     calls = distinct(called_by)
     name = optimizer_of(events.name_of(int(calls[0])))
-    locations = known_locations(*ctx.costliest_lines(calls, _MAX_LINES, events.dur_ns[calls]))
+    locations = find_costliest_lines(ctx, calls)
     rows = np.sort(np.concatenate((table.gradients, updates)))
     spent = covered_by(events, rows)
-    yield INFO.finding(
+    yield saving.finding(
+        INFO,
         confidence="medium",
         message=(
             f"`{name}.step()`{at_first(locations)} updates all {format_count(table.n_rows)} rows "
             f"of an embedding table in each step, which reads {format_count(table.n_read)} of "
             "them at most. The update and its dense gradient take "
-            f"{time_per_step(ctx, spent.total_ns)} "
-            f"({format_share(spent.total_ns / windows_ns(ctx))})."
+            f"{time_with_share(ctx, spent.total_ns)}."
         ),
         fix=_suggest_fix(name),
         locations=locations,
+        rows=rows,
         n=len(calls),
-        cost=cost,
         evidence={
             "table_rows": table.n_rows,
             "table_columns": table.n_columns,
             "read_rows_per_step": table.n_read,
             "gradient_ns": covered_by(events, table.gradients).total_ns,
             "update_ns": covered_by(events, updates).total_ns,
-            "events": event_ids(ctx, rows),
         },
         spans=spent.pairs(),
-        change=change,
     )
 
 
 def _find_tables(ctx: Context) -> Iterator[UpdatedTable]:
     """Yield the embedding tables that the steps read on a CPU, one for each shape."""
     indices_of_table: dict[Shape, dict[Shape, Rows]] = {}
-    for (table, indices, *_), rows in _by_shapes(ctx, _find_operators(ctx, _READS), 2):
+    for (table, indices, *_), rows in _by_shapes(ctx, find_rows(ctx, _READS, Category.OP), 2):
         if len(table) == _N_DIMENSIONS and not (_is_list(table) or _is_list(indices)):
             indices_of_table.setdefault(table, {})[indices] = rows
     if not indices_of_table:
         return
 
     # Each of these passes over all operators, so they come only where there is a table.
-    gradients = tuple(_by_shapes(ctx, _find_operators(ctx, _GRADIENTS), 2))
+    gradients = tuple(_by_shapes(ctx, find_rows(ctx, _GRADIENTS, Category.OP), 2))
     updates = tuple(_by_shapes(ctx, _find_updates(ctx)))
-    products = tuple(_by_shapes(ctx, _find_operators(ctx, _PRODUCTS)))
+    products = tuple(_by_shapes(ctx, find_rows(ctx, _PRODUCTS, Category.OP)))
     operands = {operand for shapes, _ in products for operand in shapes}
 
     for table, calls in indices_of_table.items():
@@ -228,19 +223,11 @@ def _count_read_rows(ctx: Context, calls: dict[Shape, Rows]) -> int:
     return int(n_read.max(initial=0))
 
 
-def _find_operators(ctx: Context, names: re.Pattern[str]) -> Rows:
-    """Find the operators of some names in the steps."""
-    rows = np.flatnonzero(rows_named(ctx.events, names, Category.OP))
-    return np.asarray(rows[in_windows(ctx, rows)])
-
-
 def _find_updates(ctx: Context) -> Rows:
     """Find the operators that optimizers call themselves on a CPU."""
     calls = np.flatnonzero(are_optimizer_steps(ctx.events))
     _, ops = select_called(ctx, calls, np.flatnonzero(ctx.events.category == Category.OP))
-    ops = ops[in_windows(ctx, ops)]
-    _, launching = ctx.launched_by(ops)
-    return np.asarray(ops[~are_among(ops, launching)])
+    return select_on_cpu(ctx, ops[in_windows(ctx, ops)])
 
 
 def _by_shapes(

@@ -55,7 +55,6 @@ from profkit.index.distinct import distinct
 from profkit.index.ranks.data_parallel import data_parallel_calls
 from profkit.rule import (
     MISSING,
-    NO_ROW,
     Context,
     Finding,
     ProgramChange,
@@ -64,13 +63,11 @@ from profkit.rule import (
     at,
     dataclass,
     device_time,
-    event_ids,
     format_bytes,
-    format_share,
-    in_windows,
+    launched_in_windows,
+    measure_saving,
     needs,
-    reaches_share,
-    time_per_step,
+    time_with_share,
     times_per_step,
     windows_ns,
 )
@@ -109,10 +106,9 @@ _MAX_PAIRS: Final = 3
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield a finding for each line that copies tensors between devices."""
     copies, op = _find_peer_copies(ctx)
-    total_ns = windows_ns(ctx)
     # A line that copies less than once per step sets something up.
     n_min = max(thresholds.min_copies_count, len(ctx.steps))
-    min_ns = max(1, thresholds.min_copy_share * total_ns)
+    min_ns = max(1, thresholds.min_copy_share * windows_ns(ctx))
 
     for location, ops in ctx.by_line(distinct(op)):
         line_copies = copies[np.isin(op, ops)]
@@ -120,29 +116,25 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
         if len(line_copies) < n_min or spent.total_ns < min_ns:
             continue
 
-        change = ProgramChange(scaled=((line_copies, 0.0),))
-        cost = ctx.time_cost(change)
+        saving = measure_saving(ctx, ProgramChange(scaled=((line_copies, 0.0),)))
         pairs, n_bytes = _describe_pairs(ctx, line_copies)
-        is_warning = reaches_share(ctx, cost.ns, thresholds.warning_share)
-        yield INFO.finding(
-            severity="warning" if is_warning else "note",
+        yield saving.finding(
+            INFO,
+            severity=saving.severity(thresholds.warning_share),
             confidence="high",
             message=(
                 f"Tensors are copied between GPUs{at(location)}, "
                 f"{times_per_step(ctx, len(line_copies))}: {', '.join(pairs[:_MAX_PAIRS])}. The "
-                f"copies take {time_per_step(ctx, spent.total_ns)} "
-                f"({format_share(spent.total_ns / total_ns)})."
+                f"copies take {time_with_share(ctx, spent.total_ns)}."
             ),
             fix=(
                 "Create the tensor on the GPU that uses it, or move it there once before the "
                 "loop; where a model is split, cut it where activations are small."
             ),
             locations=(location,),
-            n=len(line_copies),
-            cost=cost,
-            evidence={"bytes": n_bytes, "pairs": pairs, "events": event_ids(ctx, line_copies)},
+            rows=line_copies,
+            evidence={"bytes": n_bytes, "pairs": pairs},
             spans=spent.pairs(),
-            change=change,
         )
 
 
@@ -150,16 +142,12 @@ def _find_peer_copies(ctx: Context) -> tuple[Rows, Rows]:
     """Find the copies between devices in the windows, and the operators that launched them."""
     events, launches = ctx.events, ctx.launches
     source, target = (column.at(launches.work) for column in (events.from_device, events.to_device))
-    # ROCm's profiler writes no devices, and not all copies were launched within an operator.
+    # ROCm's profiler writes no devices.
     is_copy = (source != target) & (source != MISSING) & (target != MISSING)
-    is_copy &= launches.op != NO_ROW
-    copies, op = launches.work[is_copy], launches.op[is_copy].astype(np.intp)
-
     # The copies of DataParallel are reported by data-parallel.
-    if not len(copies) or len(data_parallel_calls(events, ctx.tree)):
-        return copies[:0], op[:0]
-    inside = in_windows(ctx, op)
-    return copies[inside], op[inside]
+    if is_copy.any() and len(data_parallel_calls(events, ctx.tree)):
+        is_copy[:] = False
+    return launched_in_windows(ctx, is_copy)
 
 
 def _describe_pairs(ctx: Context, copies: Rows) -> tuple[list[str], int]:

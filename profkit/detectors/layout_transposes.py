@@ -48,11 +48,8 @@ Source:
 from collections.abc import Iterator
 from typing import Final
 
-import numpy as np
-
 from profkit.index.runtime_calls import HIP, rows_named
 from profkit.rule import (
-    NO_ROW,
     Category,
     Context,
     Finding,
@@ -62,14 +59,12 @@ from profkit.rule import (
     busy_ns,
     dataclass,
     device_time,
-    event_ids,
-    format_share,
-    in_windows,
-    known_locations,
+    find_costliest_lines,
+    launched_in_windows,
+    measure_saving,
     needs,
-    reaches_share,
     regex,
-    time_per_step,
+    time_with_busy_share,
     times_per_step,
 )
 
@@ -102,52 +97,44 @@ _TRANSPOSE: Final = regex(
     r"nchwToNhwc|nhwcToNchw|^batched_transpose_\d|transpose_(NCHW2CNHW|CNHW2NCHW)"
 )
 _CONVOLUTION: Final = regex(r"^aten::\w*conv")
-_MAX_LINES: Final = 3
 
 
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield a finding for all conversions by convolutions."""
     events, launches = ctx.events, ctx.launches
-    op = launches.op
-    is_transpose = (op != NO_ROW) & rows_named(events, _CONVOLUTION, Category.OP)[op]
-    is_transpose &= rows_named(events, _TRANSPOSE, Category.KERNEL)[launches.work]
-    # By the operator, since a kernel may run in a later step than the one that launched it.
-    is_transpose[is_transpose] = in_windows(ctx, op[is_transpose].astype(np.intp))
-    work, op = launches.work[is_transpose], op[is_transpose]
+    is_transpose = rows_named(events, _TRANSPOSE, Category.KERNEL)[launches.work]
+    is_transpose &= rows_named(events, _CONVOLUTION, Category.OP)[launches.op]
+    work, op = launched_in_windows(ctx, is_transpose)
 
     spent = device_time(ctx, work)
     share = spent.total_ns / busy_ns(ctx)
     if not len(work) or share < thresholds.min_busy_share:
         return
 
-    change = ProgramChange(scaled=((work, 0.0),))
-    cost = ctx.time_cost(change)
-    is_warning = reaches_share(ctx, cost.ns, thresholds.warning_share)
-    locations = known_locations(*ctx.costliest_lines(op, _MAX_LINES, events.dur_ns[work]))
+    saving = measure_saving(ctx, ProgramChange(scaled=((work, 0.0),)))
+    locations = find_costliest_lines(ctx, op, events.dur_ns[work])
     # PyTorch asks MIOpen for NHWC by default only from ROCm 7 on.
     is_amd = len(HIP.rows(events)) > 0
     variable = ", with `PYTORCH_MIOPEN_SUGGEST_NHWC=1` in the environment before ROCm 7"
 
-    yield INFO.finding(
-        severity="warning" if is_warning else "note",
+    yield saving.finding(
+        INFO,
+        severity=saving.severity(thresholds.warning_share),
         confidence="high",
         message=(
             f"Convolutions{at_first(locations)} convert tensors between NCHW and "
-            f"NHWC, {times_per_step(ctx, len(work))}: {time_per_step(ctx, spent.total_ns)} "
-            f"({format_share(share)} of the GPU's busy time)."
+            f"NHWC, {times_per_step(ctx, len(work))}: "
+            f"{time_with_busy_share(ctx, spent.total_ns)}."
         ),
         fix=(
             "Convert the model and its input once with `.to(memory_format=torch.channels_last)`"
             f"{variable if is_amd else ''}."
         ),
         locations=locations,
-        n=len(work),
-        cost=cost,
+        rows=work,
         evidence={
             "busy_share": round(share, 4),
             "transposes_ns": int(events.dur_ns[work].sum()),
-            "events": event_ids(ctx, work),
         },
         spans=spent.pairs(),
-        change=change,
     )

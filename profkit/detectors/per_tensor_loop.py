@@ -51,7 +51,7 @@ import numpy as np
 from profkit.engine.families.tensor_loops import KEPT_ON_GPU
 from profkit.index.distinct import distinct
 from profkit.index.intervals import covered_by
-from profkit.index.runtime_calls import are_optimizer_steps, rows_named
+from profkit.index.runtime_calls import are_optimizer_steps
 from profkit.rule import (
     NO_ROW,
     Category,
@@ -62,16 +62,14 @@ from profkit.rule import (
     RuleInfo,
     at_first,
     dataclass,
-    event_ids,
+    find_costliest_lines,
+    find_rows,
     format_count,
-    format_share,
-    in_windows,
-    known_locations,
+    measure_saving,
     needs,
-    reaches_share,
     regex,
     time_per_step,
-    windows_ns,
+    time_with_share,
 )
 
 INFO = RuleInfo(
@@ -110,7 +108,6 @@ _FOREACH: Final = regex(
 they are parts of networks."""
 _NORMS: Final = frozenset({"norm", "linalg_vector_norm"})
 _OF_AVERAGES: Final = frozenset({"lerp_", "mul_"})
-_MAX_LINES: Final = 3
 _MAX_NAMES: Final = 2
 
 
@@ -136,8 +133,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
 def _find_direct_operators(ctx: Context) -> Rows:
     """Find the operators in the steps that the program itself calls and that launch kernels."""
     events, tree = ctx.events, ctx.tree
-    rows = np.flatnonzero(rows_named(events, _FOREACH, Category.OP))
-    rows = rows[in_windows(ctx, rows)]
+    rows = find_rows(ctx, _FOREACH, Category.OP)
 
     # Those of an optimizer are another finding's; within operators they are PyTorch's own.
     is_outer = are_optimizer_steps(ctx.events) | (events.category == Category.OP)
@@ -152,33 +148,29 @@ def _build_finding(
     ctx: Context, thresholds: Thresholds, loop: Rows, n_shapes: int
 ) -> Iterator[Finding]:
     """Yield the finding on a function's operators, if one operator for all saves enough."""
-    change = ProgramChange(scaled=((loop, KEPT_ON_GPU),))
-    cost = ctx.time_cost(change, "estimate")
-    if not cost.ns or not reaches_share(ctx, cost.ns, thresholds.min_saved_share):
+    saving = measure_saving(ctx, ProgramChange(scaled=((loop, KEPT_ON_GPU),)), "estimate")
+    if not saving.reaches(thresholds.min_saved_share):
         return
 
-    events = ctx.events
-    locations = known_locations(*ctx.costliest_lines(loop, _MAX_LINES, events.dur_ns[loop]))
-    spent = covered_by(events, loop)
+    locations = find_costliest_lines(ctx, loop)
+    spent = covered_by(ctx.events, loop)
     work, _ = ctx.launched_by(loop)
     n_ops = format_count(round(len(loop) / max(1, len(ctx.steps))))
     each = " per step" if len(ctx.steps) else ""
-    yield INFO.finding(
-        severity="warning" if reaches_share(ctx, cost.ns, thresholds.warning_share) else "note",
+    yield saving.finding(
+        INFO,
+        severity=saving.severity(thresholds.warning_share),
         confidence="medium",
         message=(
             f"The loop{at_first(locations)} runs {n_ops} operators{each} on one tensor after the "
-            f"other, of {n_shapes} shapes. They take {time_per_step(ctx, spent.total_ns)} "
-            f"({format_share(spent.total_ns / windows_ns(ctx))}) on the host for "
-            f"{time_per_step(ctx, covered_by(events, work).total_ns)} of kernels."
+            f"other, of {n_shapes} shapes. They take {time_with_share(ctx, spent.total_ns)} on the "
+            f"host for {time_per_step(ctx, covered_by(ctx.events, work).total_ns)} of kernels."
         ),
         fix=_suggest_fix(ctx, loop),
         locations=locations,
-        n=len(loop),
-        cost=cost,
-        evidence={"operators_ns": spent.total_ns, "events": event_ids(ctx, loop)},
+        rows=loop,
+        evidence={"operators_ns": spent.total_ns},
         spans=spent.pairs(),
-        change=change,
     )
 
 

@@ -65,12 +65,11 @@ from profkit.rule import (
     busy_ns,
     dataclass,
     device_time,
-    event_ids,
-    format_share,
+    find_costliest_lines,
+    measure_saving,
     needs,
-    reaches_share,
     tensor_method,
-    time_per_step,
+    time_with_busy_share,
     times_per_step,
 )
 
@@ -107,7 +106,6 @@ class Thresholds:
     warning_share: float = 0.01
 
 
-_MAX_LINES: Final = 3
 _MAX_METHODS: Final = 100
 
 
@@ -117,26 +115,25 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     if trips is None or trips.n < thresholds.min_round_trips_count * len(ctx.steps):
         return
 
-    events = ctx.events
     spent = device_time(ctx, trips.work)
     share = spent.total_ns / busy_ns(ctx)
     if share < thresholds.min_busy_share:
         return
 
-    locations = ctx.costliest_lines(trips.owner, _MAX_LINES, events.dur_ns[trips.work])
+    locations = find_costliest_lines(ctx, trips.owner, ctx.events.dur_ns[trips.work])
     # A cast that is left out is neither launched by the host nor run by the device.
     change = ProgramChange(scaled=((united(trips.work, trips.owner), 0.0),))
-    cost = ctx.time_cost(change)
-    is_warning = reaches_share(ctx, cost.ns, thresholds.warning_share)
+    saving = measure_saving(ctx, change)
 
-    yield INFO.finding(
-        severity="warning" if is_warning else "note",
+    yield saving.finding(
+        INFO,
+        severity=saving.severity(thresholds.warning_share),
         confidence="high" if locations and locations[0].file else "medium",
         message=(
             f"Tensors are cast to float32 and back to {trips.half}"
             f"{at_first(locations)}, {times_per_step(ctx, trips.n)}, and nothing "
-            f"in between needs float32. The casts take {time_per_step(ctx, spent.total_ns)} "
-            f"({format_share(share)} of the GPU's busy time)."
+            f"in between needs float32. The casts take "
+            f"{time_with_busy_share(ctx, spent.total_ns)}."
         ),
         fix=(
             f"Remove {_name_casts(ctx, trips)} from the layers and run the forward pass and the "
@@ -144,15 +141,10 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
             "once per step and leaves activations as they are."
         ),
         locations=locations,
+        rows=trips.work,
         n=trips.n,
-        cost=cost,
-        evidence={
-            "n_casts": len(trips.work),
-            "busy_share": round(share, 4),
-            "events": event_ids(ctx, trips.work),
-        },
+        evidence={"n_casts": len(trips.work), "busy_share": round(share, 4)},
         spans=spent.pairs(),
-        change=change,
     )
 
 

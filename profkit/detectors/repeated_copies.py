@@ -54,12 +54,10 @@ from profkit.rule import (
     busy_ns,
     dataclass,
     device_time,
-    event_ids,
-    format_share,
     in_windows,
+    measure_saving,
     needs,
-    reaches_share,
-    time_per_step,
+    time_with_busy_share,
     times_per_step,
 )
 
@@ -97,40 +95,36 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     work, called = find_layout_copies(ctx.events, ctx.tree, ctx.launches)
     inside = in_windows(ctx, called)
     work, called = work[inside], called[inside]
-    busy = busy_ns(ctx)
     # A line that copies less than once per step sets something up.
     n_min = max(thresholds.min_copies_count, len(ctx.steps))
 
     for location, ops in ctx.by_line(distinct(called)):
         copies = work[are_among(called, ops)]
         spent = device_time(ctx, copies)
-        share = spent.total_ns / busy
+        share = spent.total_ns / busy_ns(ctx)
         if len(copies) < n_min or share < thresholds.min_busy_share:
             continue
 
-        change = ProgramChange(scaled=((copies, 0.0),))
-        cost = ctx.time_cost(change)
-        is_warning = reaches_share(ctx, cost.ns, thresholds.warning_share)
+        saving = measure_saving(ctx, ProgramChange(scaled=((copies, 0.0),)))
         names = {ctx.events.name_of(row).removeprefix("aten::") for row in ops.tolist()}
         methods = " and ".join(f"`.{name}()`" for name in _METHODS if name in names)
         caller = find_library_function(ctx, ops)
         place = place_of_call(caller, location)
 
-        yield INFO.finding(
-            severity="warning" if is_warning else "note",
+        yield saving.finding(
+            INFO,
+            severity=saving.severity(thresholds.warning_share),
             confidence="medium",
             message=(
                 f"{methods}{place} copies tensors into another layout, "
-                f"{times_per_step(ctx, len(copies))}: {time_per_step(ctx, spent.total_ns)} "
-                f"({format_share(share)} of the GPU's busy time)."
+                f"{times_per_step(ctx, len(copies))}: "
+                f"{time_with_busy_share(ctx, spent.total_ns)}."
             ),
             fix=_suggest_fix(methods, caller),
             locations=(location,),
-            n=len(copies),
-            cost=cost,
-            evidence={"busy_share": round(share, 4), "events": event_ids(ctx, copies)},
+            rows=copies,
+            evidence={"busy_share": round(share, 4)},
             spans=spent.pairs(),
-            change=change,
         )
 
 

@@ -39,7 +39,6 @@ Source:
 """
 
 from collections.abc import Iterator
-from typing import Final
 
 import numpy as np
 
@@ -57,12 +56,11 @@ from profkit.rule import (
     RuleInfo,
     at_first,
     dataclass,
-    event_ids,
+    find_costliest_lines,
     format_bytes,
-    in_windows,
-    known_locations,
+    launched_in_windows,
+    measure_saving,
     needs,
-    reaches_share,
     time_per_step,
     times_per_step,
 )
@@ -96,9 +94,6 @@ class Thresholds:
     warning_share: float = 0.01
 
 
-_MAX_LINES: Final = 3
-
-
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield a finding for all small copies that the host does not wait for."""
     copies, op = _find_small_copies(ctx, thresholds.max_copy_bytes)
@@ -112,15 +107,16 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     needless = np.setdiff1d(united(copies, of_copy), (copies[kept], of_copy[kept]))
     owner = distinct(of_copy).astype(np.intp)
     change = ProgramChange(scaled=((needless.astype(np.intp), 0.0),))
-    cost = ctx.time_cost(change, "estimate")
-    if not cost.ns or not reaches_share(ctx, cost.ns, thresholds.min_saved_share):
+    saving = measure_saving(ctx, change, "estimate")
+    if not saving.reaches(thresholds.min_saved_share):
         return
 
-    locations = known_locations(*ctx.costliest_lines(owner, _MAX_LINES, ctx.events.dur_ns[owner]))
+    locations = find_costliest_lines(ctx, owner)
     n_bytes = bytes_of(ctx.events, copies)
     on_host = covered_by(ctx.events, owner)
-    yield INFO.finding(
-        severity="warning" if reaches_share(ctx, cost.ns, thresholds.warning_share) else "note",
+    yield saving.finding(
+        INFO,
+        severity=saving.severity(thresholds.warning_share),
         confidence="high",
         message=(
             f"Small tensors are copied to the GPU{at_first(locations)} "
@@ -132,15 +128,9 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
             "on the GPU."
         ),
         locations=locations,
-        n=len(copies),
-        cost=cost,
-        evidence={
-            "bytes": n_bytes,
-            "host_ns": on_host.total_ns,
-            "events": event_ids(ctx, copies),
-        },
+        rows=copies,
+        evidence={"bytes": n_bytes, "host_ns": on_host.total_ns},
         spans=on_host.pairs(),
-        change=change,
     )
 
 
@@ -149,9 +139,6 @@ def _find_small_copies(ctx: Context, max_bytes: int) -> tuple[Rows, Rows]:
     events, launches = ctx.events, ctx.launches
     to_device = rows_named(events, TO_DEVICE, Category.MEMCPY)[launches.work]
     n_bytes = events.n_bytes.at(launches.work)
-    is_small = to_device & (launches.op != NO_ROW) & (n_bytes >= 0) & (n_bytes <= max_bytes)
+    is_small = to_device & (n_bytes >= 0) & (n_bytes <= max_bytes)
     # The wait for a blocking copy costs more than its launch, and has rules of its own.
-    is_small &= ~np.isin(launches.work, ctx.syncs.copy)
-    work, op = launches.work[is_small], launches.op[is_small].astype(np.intp)
-    inside = in_windows(ctx, op)
-    return work[inside], op[inside]
+    return launched_in_windows(ctx, is_small & ~np.isin(launches.work, ctx.syncs.copy))

@@ -65,14 +65,13 @@ from profkit.rule import (
     busy_ns,
     dataclass,
     device_time,
-    event_ids,
-    format_share,
+    find_costliest_lines,
     in_windows,
-    known_locations,
+    measure_saving,
     needs,
-    reaches_share,
     regex,
     time_per_step,
+    time_with_busy_share,
     times_per_step,
 )
 
@@ -107,7 +106,6 @@ _TRANSFORMERS_MODEL: Final = regex(r"(^|[/\\])transformers[/\\]models[/\\]")
 _MATH: Final = regex(r"^aten::_scaled_dot_product_attention_math")
 # The fast path of nn.MultiheadAttention in inference, fused unless it returns the weights.
 _MODULE: Final = regex(r"^aten::_native_multi_head_attention$")
-_MAX_LINES: Final = 3
 
 
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
@@ -121,36 +119,32 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
         return
 
     # A fused kernel still computes the products, and keeps what is between in registers.
-    change = ProgramChange(scaled=((attention.between, 0.0),))
-    cost = ctx.time_cost(change, "estimate")
-    if not cost.ns or not reaches_share(ctx, cost.ns, thresholds.min_saved_share):
+    saving = measure_saving(ctx, ProgramChange(scaled=((attention.between, 0.0),)), "estimate")
+    if not saving.reaches(thresholds.min_saved_share):
         return
 
     between_ns = ctx.events.dur_ns[attention.between]
     softmax_rows = attention.softmax[attention.of_between]
-    locations = known_locations(*ctx.costliest_lines(softmax_rows, _MAX_LINES, between_ns))
-    yield INFO.finding(
-        severity="warning" if reaches_share(ctx, cost.ns, thresholds.warning_share) else "note",
+    locations = find_costliest_lines(ctx, softmax_rows, between_ns)
+    yield saving.finding(
+        INFO,
+        severity=saving.severity(thresholds.warning_share),
         confidence="high",
         message=(
             f"Attention{at_first(locations)} runs as separate kernels, "
             f"{times_per_step(ctx, len(attention.softmax))}: its products, softmax and what is "
-            f"between take {time_per_step(ctx, spent.total_ns)} ({format_share(share)} of the "
-            f"GPU's busy time), {time_per_step(ctx, int(between_ns.sum()))} of it without the "
-            "products."
+            f"between take {time_with_busy_share(ctx, spent.total_ns)}, "
+            f"{time_per_step(ctx, int(between_ns.sum()))} of it without the products."
         ),
         fix=_suggest_fix(ctx, attention.softmax),
         locations=locations,
-        n=len(attention.softmax),
-        cost=cost,
+        rows=attention.softmax,
         evidence={
             "busy_share": round(share, 4),
             "products_ns": int(ctx.events.dur_ns[attention.products].sum()),
             "between_ns": int(between_ns.sum()),
-            "events": event_ids(ctx, attention.softmax),
         },
         spans=spent.pairs(),
-        change=change,
     )
 
 

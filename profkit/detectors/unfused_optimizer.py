@@ -67,18 +67,16 @@ from profkit.rule import (
     RuleInfo,
     at_first,
     dataclass,
-    event_ids,
+    find_costliest_lines,
     format_count,
-    format_share,
     in_windows,
-    known_locations,
+    measure_saving,
     needs,
-    reaches_share,
     regex,
     time_per_step,
+    time_with_share,
     torch_names,
     uses_device,
-    windows_ns,
 )
 
 OPTIMIZER_STEPS: Final = Need(
@@ -131,7 +129,6 @@ _FUSED_ON_GPU: Final = {"Adam": "1.13", "AdamW": "2.0", "SGD": "2.3"}
 _FOREACH: Final = frozenset(
     {"ASGD", "Adadelta", "Adafactor", "Adagrad", "Adamax", "NAdam", "RAdam", "RMSprop", "Rprop"}
 )
-_MAX_LINES: Final = 3
 
 
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
@@ -159,38 +156,35 @@ def _build_findings(
     optimizer = optimizer_of(name)
     work, _ = ctx.launched_by(ops)
     kept = KEPT_ON_GPU if len(work) else _KEPT_ON_CPU.get(optimizer, 1.0)
-    change = ProgramChange(scaled=((ops, kept),))
-    cost = ctx.time_cost(change, "estimate")
-    if not cost.ns or not reaches_share(ctx, cost.ns, thresholds.min_saved_share):
+    saving = measure_saving(ctx, ProgramChange(scaled=((ops, kept),)), "estimate")
+    if not saving.reaches(thresholds.min_saved_share):
         return
 
-    locations = known_locations(*ctx.costliest_lines(calls, _MAX_LINES, ctx.events.dur_ns[calls]))
+    locations = find_costliest_lines(ctx, calls)
     step_ns = int(ctx.events.dur_ns[calls].sum())
     device_ns = covered_by(ctx.events, work).total_ns
     n_ops_per_call = round(len(ops) / len(calls))
     for_kernels = f" on the host for {time_per_step(ctx, device_ns)} of kernels"
-    yield INFO.finding(
-        severity="warning" if reaches_share(ctx, cost.ns, thresholds.warning_share) else "note",
+    yield saving.finding(
+        INFO,
+        severity=saving.severity(thresholds.warning_share),
         confidence="high" if len(work) else "medium",
         message=(
             f"`{optimizer}.step()`{at_first(locations)} updates one parameter "
             f"after the other with {format_count(n_ops_per_call)} operators in all. It takes "
-            f"{time_per_step(ctx, step_ns)} ({format_share(step_ns / windows_ns(ctx))})"
-            f"{for_kernels if len(work) else ''}."
+            f"{time_with_share(ctx, step_ns)}{for_kernels if len(work) else ''}."
         ),
         fix=_suggest_fix(optimizer, on_gpu=bool(len(work))),
         locations=locations,
+        rows=ops,
         n=len(calls),
-        cost=cost,
         evidence={
             "n_operators_per_step": n_ops_per_call,
             "host_ns": step_ns,
             "operators_ns": covered_by(ctx.events, ops).total_ns,
             "device_ns": device_ns,
-            "events": event_ids(ctx, ops),
         },
         spans=covered_by(ctx.events, ops).pairs(),
-        change=change,
     )
 
 

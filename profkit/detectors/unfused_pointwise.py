@@ -60,12 +60,11 @@ from profkit.rule import (
     at_first,
     dataclass,
     device_time,
-    event_ids,
+    find_costliest_lines,
     format_share,
     in_windows,
-    known_locations,
+    measure_saving,
     needs,
-    reaches_share,
     regex,
     time_per_step,
     torch_names,
@@ -100,7 +99,6 @@ class Thresholds:
 _COMPILED: Final = regex(
     rf"^triton_|{torch_names.COMPILED_REGION.pattern}|^CompiledFunction|TorchScript"
 )
-_MAX_LINES: Final = 3
 
 
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
@@ -117,15 +115,15 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
 
     # A compiled chain is one kernel, which takes about as long as the longest of them.
     work, op, needless = _find_chains(ctx)
-    change = ProgramChange(scaled=((work[needless], 0.0),))
-    cost = ctx.time_cost(change, "estimate")
-    if not cost.ns or not reaches_share(ctx, cost.ns, thresholds.min_saved_share):
+    saving = measure_saving(ctx, ProgramChange(scaled=((work[needless], 0.0),)), "estimate")
+    if not saving.reaches(thresholds.min_saved_share):
         return
 
     needless_ns = events.dur_ns[work[needless]]
-    locations = known_locations(*ctx.costliest_lines(op[needless], _MAX_LINES, needless_ns))
-    yield INFO.finding(
-        severity="warning" if reaches_share(ctx, cost.ns, thresholds.warning_share) else "note",
+    locations = find_costliest_lines(ctx, op[needless], needless_ns)
+    yield saving.finding(
+        INFO,
+        severity=saving.severity(thresholds.warning_share),
         confidence="medium",
         message=(
             f"Elementwise kernels take {format_share(share)} of the kernel time, and nothing is "
@@ -138,16 +136,13 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
             "such as `F.rms_norm` and `F.gelu`."
         ),
         locations=locations,
-        n=len(work),
-        cost=cost,
+        rows=work,
         evidence={
             "kernel_share": round(share, 4),
             "chains_ns": int(events.dur_ns[work].sum()),
             "needless_ns": int(needless_ns.sum()),
-            "events": event_ids(ctx, work),
         },
         spans=device_time(ctx, work).pairs(),
-        change=change,
     )
 
 

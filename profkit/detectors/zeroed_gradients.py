@@ -47,7 +47,7 @@ from typing import Final
 
 import numpy as np
 
-from profkit.index.distinct import distinct
+from profkit.index.distinct import united
 from profkit.index.intervals import covered_by
 from profkit.index.runtime_calls import rows_named
 from profkit.rule import (
@@ -60,11 +60,11 @@ from profkit.rule import (
     RuleInfo,
     at_first,
     dataclass,
-    event_ids,
+    find_costliest_lines,
+    find_rows,
     in_windows,
-    known_locations,
+    measure_saving,
     needs,
-    reaches_share,
     regex,
     time_per_step,
     times_per_step,
@@ -99,7 +99,6 @@ class Thresholds:
 _FILL: Final = regex(r"^aten::(zero_|_foreach_zero_)$")
 _FILL_OF_TENSOR: Final = regex(r"^aten::zero_$")
 _ADD: Final = regex(r"^aten::add_$")
-MAX_LINES: Final = 3
 
 
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
@@ -112,20 +111,20 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     adds = _find_adds(ctx, fills)
     ops = np.concatenate((fills, adds))
     work, _ = ctx.launched_by(ops)
-    change = ProgramChange(scaled=((distinct(np.concatenate((ops, work))), 0.0),))
-    cost = ctx.time_cost(change)
-    if not cost.ns or not reaches_share(ctx, cost.ns, thresholds.min_time_share):
+    saving = measure_saving(ctx, ProgramChange(scaled=((united(ops, work), 0.0),)))
+    if not saving.reaches(thresholds.min_time_share):
         return
 
-    locations = known_locations(*ctx.costliest_lines(fills, MAX_LINES, ctx.events.dur_ns[fills]))
+    locations = find_costliest_lines(ctx, fills)
     times = [f"{time_per_step(ctx, covered_by(ctx.events, ops).total_ns)} on the host"]
     if len(work):
         on_device_ns = covered_by(ctx.events, work).total_ns
         times.append(f"{time_per_step(ctx, on_device_ns)} on the GPU")
     added = "; the backward pass adds to the zeros. Both take" if len(adds) else ", which takes"
 
-    yield INFO.finding(
-        severity="warning" if reaches_share(ctx, cost.ns, thresholds.warning_share) else "note",
+    yield saving.finding(
+        INFO,
+        severity=saving.severity(thresholds.warning_share),
         confidence="high",
         message=(
             f"Gradients are filled with zeros{at_first(locations)}, "
@@ -136,11 +135,9 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
             "`set_to_none=True`."
         ),
         locations=locations,
-        n=len(fills),
-        cost=cost,
-        evidence={"n_fills": len(fills), "n_adds": len(adds), "events": event_ids(ctx, fills)},
+        rows=fills,
+        evidence={"n_fills": len(fills), "n_adds": len(adds)},
         spans=covered_by(ctx.events, work if len(work) else ops).pairs(),
-        change=change,
     )
 
 
@@ -163,10 +160,8 @@ def _find_adds(ctx: Context, fills: Rows) -> Rows:
     events = ctx.events
     fills = fills[rows_named(events, _FILL_OF_TENSOR, Category.OP)[fills]]
     nodes = rows_named(events, torch_names.ACCUMULATE_GRAD, Category.OP)
-    adds = np.flatnonzero(
-        rows_named(events, _ADD, Category.OP) & (ctx.tree.nearest(nodes) != NO_ROW)
-    )
-    adds = adds[in_windows(ctx, adds)]
+    adds = find_rows(ctx, _ADD, Category.OP)
+    adds = adds[ctx.tree.nearest(nodes)[adds] != NO_ROW]
 
     rows = np.concatenate((fills, adds))
     is_add = np.repeat((False, True), (len(fills), len(adds)))

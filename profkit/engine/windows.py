@@ -1,5 +1,6 @@
 """The windows that rules measure: each step, or the whole recording if it has no steps."""
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Final
 
@@ -21,7 +22,7 @@ from profkit.index.intervals import (
 )
 from profkit.index.runtime_calls import rows_named
 from profkit.model.change import ProgramChange
-from profkit.model.events import Category, Int32s, Int64s, Mask, Rows
+from profkit.model.events import NO_ROW, Category, Int32s, Int64s, Mask, Rows
 from profkit.model.finding import Confidence, Cost, EvidenceValue, Finding, Severity
 from profkit.model.location import Location
 from profkit.model.torch_names import DEVICE_OPERATOR
@@ -79,6 +80,33 @@ def in_windows(ctx: Context, rows: Rows) -> Mask:
     return np.asarray(ctx.step_of(rows) >= 0)
 
 
+def find_rows(ctx: Context, pattern: re.Pattern[str], *categories: Category) -> Rows:
+    """Find the events of some categories with a matching name that begin in a window."""
+    rows = np.flatnonzero(rows_named(ctx.events, pattern, *categories))
+    return rows[in_windows(ctx, rows)]
+
+
+def select_on_cpu(ctx: Context, ops: Rows) -> Rows:
+    """Select the operators that run on the CPU: those that launch no device work. Ascending."""
+    _, launching = ctx.launched_by(ops)
+    return np.setdiff1d(ops, launching)
+
+
+def launched_in_windows(ctx: Context, is_wanted: Mask) -> tuple[Rows, Rows]:
+    """Return some device work of operators in the windows, and the operator of each.
+
+    It counts where it was launched: a kernel may run in a later step.
+
+    Args:
+        is_wanted: Which of ``ctx.launches.work``.
+    """
+    launches = ctx.launches
+    is_launched = is_wanted & (launches.op != NO_ROW)
+    work, op = launches.work[is_launched], launches.op[is_launched].astype(np.intp)
+    inside = in_windows(ctx, op)
+    return work[inside], op[inside]
+
+
 def idle_in_windows(ctx: Context) -> Intervals:
     """Return the time without device work between the first window's start and the last one's end.
 
@@ -99,6 +127,16 @@ def device_time(ctx: Context, work: Rows | Int32s) -> Intervals:
 def busy_ns(ctx: Context) -> int:
     """Return how long a device was busy in the windows, at least 1 so that shares are defined."""
     return max(1, int(covered_within(ctx.busy, *windows(ctx)).sum()))
+
+
+def time_with_share(ctx: Context, ns: int) -> str:
+    """``1.20 ms per step (12%)``: a time, and its share of the windows."""
+    return f"{time_per_step(ctx, ns)} ({format_share(ns / windows_ns(ctx))})"
+
+
+def time_with_busy_share(ctx: Context, ns: int) -> str:
+    """``1.20 ms per step (12% of the GPU's busy time)``."""
+    return f"{time_per_step(ctx, ns)} ({format_share(ns / busy_ns(ctx))} of the GPU's busy time)"
 
 
 @dataclass(frozen=True)
@@ -126,8 +164,7 @@ class CostlyWait:
 
         The second sentence is left out if no device work was recorded.
         """
-        share = format_share(self.blocked.total_ns / windows_ns(ctx))
-        text = f"blocks the host for {time_per_step(ctx, self.blocked.total_ns)} ({share})."
+        text = f"blocks the host for {time_with_share(ctx, self.blocked.total_ns)}."
         if not ctx.has_device_work:
             return text
         works = format_share(self.busy_ns / self.blocked.total_ns)

@@ -4,13 +4,15 @@ from collections.abc import Sequence
 from typing import Final
 
 from profkit.engine.context import Context
-from profkit.model.events import NO_ROW
+from profkit.model.events import NO_ROW, Int32s, Int64s, Rows
 from profkit.model.location import Location
 from profkit.model.process_group import ProcessGroup
 from profkit.model.torch_names import TENSOR_METHOD
 from profkit.names import visible
 from profkit.units import format_count, format_ns, format_times
 
+MAX_LINES: Final = 3
+"""Source lines that a finding names at most."""
 _MAX_RUNS: Final = 4
 _MAX_SINGLE: Final = 2
 
@@ -61,6 +63,19 @@ def known_locations(*locations: Location) -> tuple[Location, ...]:
     return tuple(
         location for location in locations if location.file or location.op or location.module
     )
+
+
+def find_costliest_lines(
+    ctx: Context, rows: Rows | Int32s, spent_ns: Int64s | None = None
+) -> tuple[Location, ...]:
+    """Return the known source lines of some host rows with the most time, the costliest first.
+
+    Args:
+        rows: Shape ``(k,)``.
+        spent_ns: The time to add for each; by default its own duration. Shape ``(k,)``.
+    """
+    spent_ns = ctx.events.dur_ns[rows] if spent_ns is None else spent_ns
+    return known_locations(*ctx.costliest_lines(rows, MAX_LINES, spent_ns))
 
 
 def tensor_method(ctx: Context, row: int) -> str | None:
