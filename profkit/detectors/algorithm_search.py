@@ -66,14 +66,13 @@ from profkit.rule import (
     at_first,
     counted,
     dataclass,
-    event_ids,
+    find_costliest_lines,
     format_count,
     format_ns,
     format_share,
     in_windows,
-    known_locations,
+    measure_saving,
     needs,
-    reaches_share,
     regex,
     windows_ns,
 )
@@ -107,7 +106,6 @@ class Thresholds:
 
 # Also cuDNN's own operators, such as `aten::cudnn_convolution`, within which the search runs.
 _CONVOLUTION: Final = regex(r"^aten::\w*conv")
-_MAX_LINES: Final = 3
 
 
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
@@ -122,23 +120,25 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     until_ns = ctx.events.end_ns[syncs[::-1][last]]
     calls, work = _find_measured(ctx, ops, until_ns)
     change = ProgramChange(calls=syncs, scaled=((united(calls, work), 0.0),))
-    cost = ctx.time_cost(change)
-    if not cost.ns or not reaches_share(ctx, cost.ns, thresholds.min_saved_share):
+    saving = measure_saving(ctx, change)
+    if not saving.reaches(thresholds.min_saved_share):
         return
 
     # A search in one step is part of a warm-up; in several, sizes change all the time.
     n_steps = len(distinct(ctx.step_of(syncs))) if len(ctx.steps) else 0
     is_repeated = n_steps >= thresholds.min_steps_count
-    locations = known_locations(*ctx.costliest_lines(op, _MAX_LINES, ctx.events.dur_ns[syncs]))
+    locations = find_costliest_lines(ctx, op, ctx.events.dur_ns[syncs])
+    saved_ns = saving.cost.ns or 0
     steps = f" in {counted(n_steps, 'step')} of {format_count(len(ctx.steps))}" if n_steps else ""
 
-    yield INFO.finding(
+    yield saving.finding(
+        INFO,
         severity="warning" if is_repeated else "note",
         confidence="high",
         message=(
             f"{counted(len(ops), 'convolution')}{at_first(locations)} "
             f"measured {counted(len(syncs), 'algorithm')}{steps}, which took "
-            f"{format_ns(cost.ns)} ({format_share(cost.ns / windows_ns(ctx))})."
+            f"{format_ns(saved_ns)} ({format_share(saved_ns / windows_ns(ctx))})."
         ),
         fix=(
             "Pad the inputs to a few sizes, or set `torch.backends.cudnn.benchmark = False`: each "
@@ -148,16 +148,14 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
             "`torch.backends.cudnn.benchmark = False`."
         ),
         locations=locations,
+        rows=syncs,
         n=len(ops),
-        cost=cost,
         evidence={
             "n_algorithms": len(syncs),
             "n_steps": n_steps,
             "waits_ns": int(ctx.events.dur_ns[syncs].sum()),
-            "events": event_ids(ctx, syncs),
         },
         spans=covered_by(ctx.events, syncs).pairs(),
-        change=change,
     )
 
 

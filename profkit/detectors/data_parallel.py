@@ -46,7 +46,6 @@ Source:
 """
 
 from collections.abc import Iterator
-from typing import Final
 
 import numpy as np
 
@@ -62,14 +61,13 @@ from profkit.rule import (
     Finding,
     ProgramChange,
     RuleInfo,
-    at,
+    at_first,
     dataclass,
-    event_ids,
+    find_costliest_lines,
     format_count,
     in_windows,
-    known_locations,
+    measure_saving,
     needs,
-    reaches_share,
     time_per_step,
     times_per_step,
     windows,
@@ -83,8 +81,6 @@ INFO = RuleInfo(
     needs=(needs.OPERATORS, needs.DEVICE_WORK),
     since="0.1.0",
 )
-
-MAX_LINES: Final = 3
 
 
 @dataclass(frozen=True)
@@ -111,27 +107,24 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     idle_ns = _find_idle_time(ctx, wrapper).total_ns
     # Copies, scatters and sums disappear, and the model's own kernels stay where they are.
     change = ProgramChange(scaled=((wrapper.work, 0.0),), host_time=wrapper.on_host.pairs())
-    cost = ctx.time_cost(change)
-    is_costly = reaches_share(ctx, cost.ns, thresholds.warning_share)
-    lines = ctx.costliest_lines(calls, MAX_LINES, ctx.events.dur_ns[calls])
+    saving = measure_saving(ctx, change)
+    locations = find_costliest_lines(ctx, calls)
 
-    yield INFO.finding(
-        severity="warning" if is_costly else "note",
+    yield saving.finding(
+        INFO,
+        severity=saving.severity(thresholds.warning_share),
         confidence="high",
-        message=_build_message(ctx, wrapper, busy, idle_ns, at(lines[0])),
+        message=_build_message(ctx, wrapper, busy, idle_ns, at_first(locations)),
         fix=_suggest_fix(wrapper.n_devices, trains=describe_program(ctx).trains),
-        locations=known_locations(*lines),
-        n=len(calls),
-        cost=cost,
+        locations=locations,
+        rows=calls,
         evidence={
             "n_devices": wrapper.n_devices,
             "host_ns": wrapper.on_host.total_ns,
             "device_ns": busy.total_ns,
             "device_idle_otherwise_ns": idle_ns,
-            "events": event_ids(ctx, calls),
         },
         spans=unite(wrapper.on_host, busy).pairs(),
-        change=change,
     )
 
 

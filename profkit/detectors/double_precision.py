@@ -50,7 +50,6 @@ from profkit.index.device.streams import device_of
 from profkit.index.device.syncs import outermost_calls
 from profkit.index.distinct import distinct
 from profkit.index.intervals import covered_by, unite
-from profkit.index.runtime_calls import rows_named
 from profkit.rule import (
     Category,
     Context,
@@ -60,15 +59,14 @@ from profkit.rule import (
     RuleInfo,
     at_first,
     dataclass,
-    event_ids,
-    format_share,
-    in_windows,
+    find_costliest_lines,
+    find_rows,
+    measure_saving,
     needs,
-    reaches_share,
     regex,
-    time_per_step,
+    select_on_cpu,
+    time_with_share,
     times_per_step,
-    windows_ns,
 )
 
 INFO = RuleInfo(
@@ -102,7 +100,6 @@ _PRODUCTS: Final = regex(
     r"^aten::(mm|addmm_?|bmm|baddbmm_?|mv|addmv_?|dot|convolution(_backward)?)$"
 )
 _DOUBLE: Final = ("double", "c10::complex<double>")
-_MAX_LINES: Final = 3
 _RATIOS: Final = {
     (5, 0): 1 / 32, (5, 2): 1 / 32, (6, 1): 1 / 32, (7, 5): 1 / 32, (8, 6): 1 / 64, (8, 9): 1 / 64,
     (12, 0): 1 / 64,
@@ -117,43 +114,39 @@ _FIX: Final = (
 
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield a finding for all products and convolutions in float64."""
-    rows = np.flatnonzero(rows_named(ctx.events, _PRODUCTS, Category.OP))
-    rows = rows[in_windows(ctx, rows)]
+    rows = find_rows(ctx, _PRODUCTS, Category.OP)
     rows = rows[are_of_types(ctx, rows, _DOUBLE)]
     rows = outermost_calls(ctx.events, ctx.tree, rows)
     if not len(rows):
         return
 
-    # What launches nothing runs on the CPU.
+    on_cpu = select_on_cpu(ctx, rows)
     work, launching = ctx.launched_by(rows)
-    on_cpu = np.setdiff1d(rows, launching)
     ratio, slow_work = _select_slow_work(ctx, work)
     change = ProgramChange(scaled=((on_cpu, thresholds.assumed_kept_share), (slow_work, ratio)))
-    cost = ctx.time_cost(change, "estimate")
-    if not reaches_share(ctx, cost.ns, thresholds.min_saved_share):
+    saving = measure_saving(ctx, change, "estimate")
+    if not saving.reaches(thresholds.min_saved_share):
         return
 
     # On other GPUs float64 is as fast as it can be, and not a part of the finding.
     launched_slow = launching[np.isin(work, slow_work)]
     rows = np.sort(np.concatenate((on_cpu, distinct(launched_slow).astype(np.intp))))
     spent = unite(covered_by(ctx.events, on_cpu), covered_by(ctx.events, slow_work))
-    locations = ctx.costliest_lines(rows, _MAX_LINES, ctx.events.dur_ns[rows])
-    is_warning = len(slow_work) and reaches_share(ctx, cost.ns, thresholds.warning_share)
-    yield INFO.finding(
+    locations = find_costliest_lines(ctx, rows)
+    is_warning = len(slow_work) and saving.reaches(thresholds.warning_share)
+    yield saving.finding(
+        INFO,
         severity="warning" if is_warning else "note",
         confidence="medium",
         message=(
             f"Products and convolutions{at_first(locations)} run {times_per_step(ctx, len(rows))} "
-            f"in float64, which takes {time_per_step(ctx, spent.total_ns)} "
-            f"({format_share(spent.total_ns / windows_ns(ctx))})."
+            f"in float64, which takes {time_with_share(ctx, spent.total_ns)}."
         ),
         fix=_FIX,
         locations=locations,
-        n=len(rows),
-        cost=cost,
-        evidence={"spent_ns": spent.total_ns, "ratio": ratio, "events": event_ids(ctx, rows)},
+        rows=rows,
+        evidence={"spent_ns": spent.total_ns, "ratio": ratio},
         spans=spent.pairs(),
-        change=change,
     )
 
 

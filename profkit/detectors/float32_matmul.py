@@ -60,7 +60,7 @@ import numpy as np
 
 from profkit.index.device.matmul_precision import Matmuls, float32_matmuls
 from profkit.index.distinct import distinct
-from profkit.index.intervals import covered_within, union
+from profkit.index.intervals import covered_by, covered_within
 from profkit.rule import (
     NO_ROW,
     Context,
@@ -71,12 +71,11 @@ from profkit.rule import (
     at_first,
     busy_ns,
     dataclass,
-    event_ids,
-    format_share,
+    find_costliest_lines,
     in_windows,
+    measure_saving,
     needs,
-    reaches_share,
-    time_per_step,
+    time_with_busy_share,
     times_per_step,
     windows,
 )
@@ -117,7 +116,6 @@ _RATIO: Final = 7.4
 """Minimum speed-up of TF32 on tensor cores over float32 on CUDA cores for GPUs of `_FAST_TF32`."""
 _FAST_TF32: Final = frozenset({(8, 0), (9, 0), (10, 0), (10, 3)})
 """Compute capabilities of data-center GPUs."""
-_MAX_LINES: Final = 3
 _ALLOW: Final = (
     'Call `torch.set_float32_matmul_precision("high")` once at the start (TF32: 10 bits of '
     'mantissa), or use `torch.autocast("cuda", dtype=torch.bfloat16)` (7 bits, half the memory).'
@@ -169,7 +167,7 @@ def _build_findings(
     ctx: Context, thresholds: Thresholds, kernels: Matmuls, *, by_cudnn: bool
 ) -> Iterator[Finding]:
     events, rows = ctx.events, kernels.rows
-    spent = union(events.ts_ns[rows], events.end_ns[rows])
+    spent = covered_by(events, rows)
     spent_ns = int(covered_within(spent, *windows(ctx)).sum())
     share = spent_ns / busy_ns(ctx)
     if share < thresholds.min_busy_share:
@@ -181,30 +179,25 @@ def _build_findings(
     is_fast = capabilities <= _FAST_TF32 and not by_cudnn
     # Without a known ratio the kernels are left out: then the cost is an upper bound.
     change = ProgramChange(scaled=((rows, 1 / _RATIO if is_fast else 0.0),))
-    cost = ctx.time_cost(change, "estimate" if is_fast else "upper-bound")
-    is_warning = is_fast and reaches_share(ctx, cost.ns, thresholds.warning_share)
+    saving = measure_saving(ctx, change, "estimate" if is_fast else "upper-bound")
+    is_warning = is_fast and saving.reaches(thresholds.warning_share)
 
     is_launched = kernels.op != NO_ROW
     ops, op_ns = kernels.op[is_launched], events.dur_ns[rows[is_launched]]
-    locations = ctx.costliest_lines(ops, _MAX_LINES, op_ns)
+    locations = find_costliest_lines(ctx, ops, op_ns)
     subject = "cuDNN layers compute" if by_cudnn else "Matrices are multiplied"
-    yield INFO.finding(
+    yield saving.finding(
+        INFO,
         severity="warning" if is_warning else "note",
         confidence="low" if by_cudnn else "high" if is_fast else "medium",
         message=(
             f"{subject} in full float32{at_first(locations)}, "
             f"{times_per_step(ctx, len(rows))}, on CUDA cores instead of tensor cores. This takes "
-            f"{time_per_step(ctx, spent_ns)} ({format_share(share)} of the GPU's busy time)."
+            f"{time_with_busy_share(ctx, spent_ns)}."
         ),
         fix=_ALLOW_CUDNN if by_cudnn else _ALLOW if is_fast else _AUTOCAST,
         locations=locations,
-        n=len(rows),
-        cost=cost,
-        evidence={
-            "kernel_ns": spent_ns,
-            "busy_share": round(share, 4),
-            "events": event_ids(ctx, rows),
-        },
+        rows=rows,
+        evidence={"kernel_ns": spent_ns, "busy_share": round(share, 4)},
         spans=spent.pairs(),
-        change=change,
     )

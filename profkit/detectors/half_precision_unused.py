@@ -71,13 +71,12 @@ from profkit.rule import (
     busy_ns,
     dataclass,
     device_time,
-    event_ids,
-    format_share,
+    find_costliest_lines,
     in_windows,
+    measure_saving,
     needs,
-    reaches_share,
     regex,
-    time_per_step,
+    time_with_busy_share,
     times_per_step,
 )
 
@@ -121,7 +120,6 @@ _FIXES: Final = {
     "bfloat16": "Use `torch.float16` instead of `torch.bfloat16`, for `torch.autocast` or the "
     "model itself, in training with `torch.amp.GradScaler()`.",
 }
-_MAX_LINES: Final = 3
 
 
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
@@ -152,30 +150,26 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     if share < thresholds.min_busy_share:
         return
 
-    change = ProgramChange(scaled=((rows, 1 / _RATIO),))
-    cost = ctx.time_cost(change, "estimate")
-    is_warning = reaches_share(ctx, cost.ns, thresholds.warning_share)
+    saving = measure_saving(ctx, ProgramChange(scaled=((rows, 1 / _RATIO),)), "estimate")
     # Kernels of a CUDA graph may have no operator, and so no line.
     is_launched = matmuls.op != NO_ROW
     ops, op_ns = matmuls.op[is_launched], events.dur_ns[rows[is_launched]]
-    locations = ctx.costliest_lines(ops, _MAX_LINES, op_ns)
+    locations = find_costliest_lines(ctx, ops, op_ns)
 
-    yield INFO.finding(
-        severity="warning" if is_warning else "note",
+    yield saving.finding(
+        INFO,
+        severity=saving.severity(thresholds.warning_share),
         confidence="medium",
         message=(
             f"Matrix products and convolutions in {kind}{at_first(locations)}, "
-            f"{times_per_step(ctx, len(rows))}, take {time_per_step(ctx, spent.total_ns)} "
-            f"({format_share(share)} of the GPU's busy time). Nothing runs on its tensor cores, "
-            "which multiply float16."
+            f"{times_per_step(ctx, len(rows))}, take {time_with_busy_share(ctx, spent.total_ns)}. "
+            "Nothing runs on its tensor cores, which multiply float16."
         ),
         fix=_FIXES[kind],
         locations=locations,
-        n=len(rows),
-        cost=cost,
-        evidence={"busy_share": round(share, 4), "events": event_ids(ctx, rows)},
+        rows=rows,
+        evidence={"busy_share": round(share, 4)},
         spans=spent.pairs(),
-        change=change,
     )
 
 

@@ -65,12 +65,11 @@ from profkit.rule import (
     at_first,
     dataclass,
     device_time,
-    event_ids,
+    find_costliest_lines,
     format_count,
     in_windows,
-    known_locations,
+    measure_saving,
     needs,
-    reaches_share,
     regex,
     time_per_step,
 )
@@ -105,7 +104,6 @@ class Thresholds:
     warning_share: float = 0.02
 
 
-_MAX_LINES: Final = 3
 _LIKE: Final = 1.25
 """An aligned product counts as comparable if it is larger, or has more FLOPs per byte, by no more
 than this factor: padding changes both a little."""
@@ -234,19 +232,20 @@ def _build_findings(
 
     factors = distinct(left).tolist()
     change = ProgramChange(scaled=tuple((slow.kernel[left == share], share) for share in factors))
-    cost = ctx.time_cost(change, basis)
-    if not cost.ns or not reaches_share(ctx, cost.ns, thresholds.min_saved_share):
+    saving = measure_saving(ctx, change, basis)
+    if not saving.reaches(thresholds.min_saved_share):
         return
 
     gain_ns = np.rint(now_ns * (1 - left)).astype(np.int64)
-    locations = known_locations(*ctx.costliest_lines(slow.rows, _MAX_LINES, gain_ns))
-    is_warning = basis == "estimate" and reaches_share(ctx, cost.ns, thresholds.warning_share)
+    locations = find_costliest_lines(ctx, slow.rows, gain_ns)
+    is_warning = basis == "estimate" and saving.reaches(thresholds.warning_share)
     spent = device_time(ctx, slow.kernel)
     flops = float(slow.flops.sum())
     reference = "aligned ones of comparable sizes" if basis == "estimate" else "the device's peaks"
     example = int(np.argmax(np.bincount(slow.shapes, gain_ns)[slow.shapes]))
 
-    yield INFO.finding(
+    yield saving.finding(
+        INFO,
         severity="warning" if is_warning else "note",
         confidence="medium",
         message=(
@@ -258,11 +257,9 @@ def _build_findings(
         ),
         fix=_suggest_fix(slow, example),
         locations=locations,
-        n=len(slow.rows),
-        cost=cost,
-        evidence={"kernel_share": round(share, 4), "events": event_ids(ctx, slow.kernel)},
+        rows=slow.kernel,
+        evidence={"kernel_share": round(share, 4)},
         spans=spent.pairs(),
-        change=change,
     )
 
 

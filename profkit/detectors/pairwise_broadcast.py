@@ -49,7 +49,6 @@ from profkit.index.compute.inputs import OpInputs, parse_inputs
 from profkit.index.device.syncs import outermost_calls
 from profkit.index.distinct import distinct
 from profkit.index.intervals import covered_by, unite
-from profkit.index.runtime_calls import rows_named
 from profkit.rule import (
     MISSING,
     Category,
@@ -61,16 +60,15 @@ from profkit.rule import (
     RuleInfo,
     at,
     dataclass,
-    event_ids,
+    find_rows,
     format_bytes,
-    format_share,
     in_windows,
     known_locations,
+    measure_saving,
     needs,
-    reaches_share,
     regex,
-    time_per_step,
-    windows_ns,
+    select_on_cpu,
+    time_with_share,
 )
 
 INFO = RuleInfo(
@@ -156,46 +154,40 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
         if not len(rows):
             continue
 
-        # What launches nothing runs on the CPU.
-        work, launching = ctx.launched_by(rows)
-        on_cpu = np.setdiff1d(rows, launching)
+        on_cpu, (work, _) = select_on_cpu(ctx, rows), ctx.launched_by(rows)
         kept = thresholds.assumed_kept_share
         change = ProgramChange(scaled=((on_cpu, kept), (work, kept)))
-        cost = ctx.time_cost(change, "estimate")
-        if not reaches_share(ctx, cost.ns, thresholds.min_saved_share):
+        saving = measure_saving(ctx, change, "estimate")
+        if not saving.reaches(thresholds.min_saved_share):
             continue
 
         spent = unite(covered_by(ctx.events, on_cpu), covered_by(ctx.events, work))
         first, second = broadcast.inputs
         n_bytes = math.prod(broadcast.result) * (broadcast.element_bytes or 0)
         size = f", {format_bytes(n_bytes)}," if n_bytes else ""
-        yield INFO.finding(
+        yield saving.finding(
+            INFO,
             confidence="medium",
             message=(
                 f"Tensors of {first} and {second} are broadcast to {broadcast.result}{size}"
                 f"{at(location)} and reduced again, which takes "
-                f"{time_per_step(ctx, spent.total_ns)} "
-                f"({format_share(spent.total_ns / windows_ns(ctx))})."
+                f"{time_with_share(ctx, spent.total_ns)}."
             ),
             fix=_FIXES.get(broadcast.combine, _FIX_DISTANCE),
             locations=known_locations(location),
-            n=len(broadcast.rows),
-            cost=cost,
+            rows=broadcast.rows,
             evidence={
                 "shape": list(broadcast.result),
                 "bytes": n_bytes,
                 "spent_ns": spent.total_ns,
-                "events": event_ids(ctx, broadcast.rows),
             },
             spans=spent.pairs(),
-            change=change,
         )
 
 
 def _find_broadcasts(ctx: Context, thresholds: Thresholds) -> Iterator[tuple[Location, _Broadcast]]:
     """Yield the operators that broadcast two tensors to a much larger one, by line and shapes."""
-    rows = np.flatnonzero(rows_named(ctx.events, _COMBINES, Category.OP))
-    rows = rows[in_windows(ctx, rows)]
+    rows = find_rows(ctx, _COMBINES, Category.OP)
     dims = ctx.events.input_dims.at(rows)
 
     for number in distinct(dims[dims != MISSING]).tolist():

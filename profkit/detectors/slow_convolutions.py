@@ -41,11 +41,8 @@ Source:
 from collections.abc import Iterator
 from typing import Final
 
-import numpy as np
-
 from profkit.engine.families.input_types import are_of_types, first_types
 from profkit.index.intervals import covered_by
-from profkit.index.runtime_calls import rows_named
 from profkit.rule import (
     Category,
     Context,
@@ -55,16 +52,14 @@ from profkit.rule import (
     RuleInfo,
     at,
     dataclass,
-    event_ids,
-    format_share,
-    in_windows,
+    find_rows,
     known_locations,
+    measure_saving,
     needs,
-    reaches_share,
     regex,
-    time_per_step,
+    select_on_cpu,
+    time_with_share,
     times_per_step,
-    windows_ns,
 )
 
 INFO = RuleInfo(
@@ -109,44 +104,35 @@ _FIX_MACHINE: Final = (
 
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield a finding for each line that runs slow convolutions on the CPU."""
-    is_slow = rows_named(ctx.events, _SLOW, Category.OP)
-    rows = np.flatnonzero(is_slow)
-    rows = rows[in_windows(ctx, rows)]
+    rows = find_rows(ctx, _SLOW, Category.OP)
     if not len(rows):
         return
 
     # A GPU without cuDNN runs operators of the same names.
-    _, launching = ctx.launched_by(rows)
-    rows = np.setdiff1d(rows, launching)
+    rows = select_on_cpu(ctx, rows)
     # In float64 oneDNN has none, and another rule says what float32 saves.
     rows = rows[~are_of_types(ctx, rows, _DOUBLE)]
     for location, line_rows in ctx.by_line(rows):
         change = ProgramChange(scaled=((line_rows, thresholds.assumed_kept_share),))
-        cost = ctx.time_cost(change, "estimate")
-        if not reaches_share(ctx, cost.ns or 0, thresholds.min_saved_share):
+        saving = measure_saving(ctx, change, "estimate")
+        if not saving.reaches(thresholds.min_saved_share):
             continue
 
         spent = covered_by(ctx.events, line_rows)
         kind = _find_half_type(ctx, line_rows)
-        yield INFO.finding(
+        yield saving.finding(
+            INFO,
             confidence="high" if kind else "medium",
             message=(
                 f"Convolutions{f' in {kind}' if kind else ''}{at(location)} run "
                 f"{times_per_step(ctx, len(line_rows))} in PyTorch's general, slow operator, which "
-                f"takes {time_per_step(ctx, spent.total_ns)} "
-                f"({format_share(spent.total_ns / windows_ns(ctx))})."
+                f"takes {time_with_share(ctx, spent.total_ns)}."
             ),
             fix=_FIX_TYPE.format(kind) if kind else _FIX_MACHINE,
             locations=known_locations(location),
-            n=len(line_rows),
-            cost=cost,
-            evidence={
-                "type": kind,
-                "spent_ns": spent.total_ns,
-                "events": event_ids(ctx, line_rows),
-            },
+            rows=line_rows,
+            evidence={"type": kind, "spent_ns": spent.total_ns},
             spans=spent.pairs(),
-            change=change,
         )
 
 

@@ -63,13 +63,12 @@ from profkit.rule import (
     RuleInfo,
     at_first,
     dataclass,
-    event_ids,
     format_bytes,
     format_ns,
     in_windows,
     known_locations,
+    measure_saving,
     needs,
-    reaches_share,
     time_per_step,
     times_per_step,
 )
@@ -170,13 +169,13 @@ def _build_finding(
     rows, starter = waits.rows[places].astype(np.intp), waits.starter[places]
     ops = distinct(starter[starter != NO_ROW]).astype(np.intp)
     change = ProgramChange(scaled=((np.concatenate((rows, ops)), kept_share),))
-    cost = ctx.time_cost(change, "estimate")
-    is_costly = reaches_share(ctx, cost.ns, thresholds.warning_share)
+    saving = measure_saving(ctx, change, "estimate")
     lines = ctx.costliest_lines(ops, 1)
     is_ddp = describe_program(ctx).is_ddp
 
-    return INFO.finding(
-        severity="warning" if is_costly else "note",
+    return saving.finding(
+        INFO,
+        severity=saving.severity(thresholds.warning_share),
         confidence="medium",
         message=(
             f"Gradients are reduced{at_first(lines)} by "
@@ -190,8 +189,5 @@ def _build_finding(
             "of 25 MiB, or reduce one flat tensor of all gradients."
         ),
         locations=known_locations(*lines),
-        n=len(rows),
-        cost=cost,
-        evidence={"events": event_ids(ctx, rows)},
-        change=change,
+        rows=rows,
     )

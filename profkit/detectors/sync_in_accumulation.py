@@ -67,11 +67,10 @@ from profkit.rule import (
     RuleInfo,
     at,
     dataclass,
-    event_ids,
     format_times,
     known_locations,
+    measure_saving,
     needs,
-    reaches_share,
     time_per_step,
     torch_names,
 )
@@ -152,14 +151,14 @@ def _build_findings(
         change = ProgramChange(host_time=early.pairs())
     else:
         change = ProgramChange(scaled=((rows.astype(np.intp), 0.0),))
-    cost = ctx.time_cost(change)
-    is_costly = reaches_share(ctx, cost.ns, thresholds.warning_share)
+    saving = measure_saving(ctx, change)
 
     location = ctx.location(int(forwards[passes[0]]))
     n_passes = len(passes) / len(updated)
     spent_ns = covered_by(events, rows).total_ns
-    yield INFO.finding(
-        severity="warning" if is_costly else "note",
+    yield saving.finding(
+        INFO,
+        severity=saving.severity(thresholds.warning_share),
         confidence="high" if len(updated) > 1 else "medium",
         message=(
             f"The model{at(location)} reduces its gradients about {format_times(round(n_passes))} "
@@ -168,14 +167,11 @@ def _build_findings(
         ),
         fix="Run all passes but the last one before `optimizer.step()` in `model.no_sync()`.",
         locations=known_locations(location),
-        n=len(rows),
-        cost=cost,
+        rows=rows,
         evidence={
             "n_passes": len(passes),
             "n_updates": len(updated),
             "device": waits.device,
-            "events": event_ids(ctx, rows),
         },
         spans=covered_by(events, rows).pairs(),
-        change=change,
     )

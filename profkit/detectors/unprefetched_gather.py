@@ -72,15 +72,15 @@ from profkit.engine.families.collectives.waits import (
 from profkit.index.intervals import covered_by
 from profkit.index.runtime_calls import rows_named
 from profkit.rule import (
+    MAX_LINES,
     Category,
     Context,
     Finding,
     RuleInfo,
     dataclass,
-    event_ids,
     known_locations,
+    measure_saving,
     needs,
-    reaches_share,
     time_per_step,
     times_per_step,
     torch_names,
@@ -98,7 +98,6 @@ INFO = RuleInfo(
 )
 
 _MAX_MODULES: Final = 2
-_MAX_LINES: Final = 3
 _WHO: Final[dict[Sharding, str]] = {"fsdp1": "FSDP", "fsdp2": "FSDP", "zero": "ZeRO"}
 _FIXES: Final[dict[Sharding, tuple[str, str]]] = {
     "fsdp2": (
@@ -137,9 +136,8 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     if gathers is None:
         return
 
-    change = earlier(ctx, waits, gathers)
-    cost = ctx.time_cost(change, "upper-bound")
-    if not cost.ns or not reaches_share(ctx, cost.ns, thresholds.min_saving_share):
+    saving = measure_saving(ctx, earlier(ctx, waits, gathers), "upper-bound")
+    if not saving.reaches(thresholds.min_saving_share):
         return
 
     # The lines are ordered by the time that could overlap, not by the whole wait.
@@ -148,22 +146,20 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     sites = find_collective_sites(ctx, replace(waits, share_ns=share_ns))
     rows = waits.rows[gathers.place]
 
-    yield INFO.finding(
+    yield saving.finding(
+        INFO,
         confidence="medium" if gathers.sharding == "zero" or len(ctx.steps) < 2 else "high",  # noqa: PLR2004  (one step may differ)
         message=_build_message(ctx, waits, gathers),
         fix=_suggest_fix(ctx, gathers),
-        locations=known_locations(*(site.location for site in sites[:_MAX_LINES])),
-        n=len(rows),
-        cost=cost,
+        locations=known_locations(*(site.location for site in sites[:MAX_LINES])),
+        rows=rows,
         evidence={
             "hidden_ns": int(gathers.hidden_ns.sum()),
             "waited_ns": int(waits.share_ns[gathers.place].sum()),
             "n_in_backward": int(gathers.in_backward.sum()),
             "modules": list(gathers.modules),
-            "events": event_ids(ctx, rows),
         },
         spans=covered_by(ctx.events, rows).pairs(),
-        change=change,
     )
 
 

@@ -63,16 +63,14 @@ from profkit.rule import (
     at_first,
     counted,
     dataclass,
-    event_ids,
     format_bytes,
-    format_share,
     in_windows,
     known_locations,
+    measure_saving,
     needs,
     reaches_share,
-    time_per_step,
+    time_with_share,
     visible,
-    windows_ns,
 )
 
 GRADIENTS: Final = Need(
@@ -115,28 +113,22 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
 
         # A module in Python has several lines: the first is the one that takes most.
         locations = ctx.costliest_lines(rows, 1, ctx.op_self_ns[rows])
-        change = ProgramChange(scaled=((rows, 0.0),))
+        saving = measure_saving(ctx, ProgramChange(scaled=((rows, 0.0),)), "upper-bound")
         name = visible(unused.name)
-        yield INFO.finding(
+        yield saving.finding(
+            INFO,
             confidence="medium",
             message=(
                 f"The backward pass of `{name}`{at_first(locations)} takes "
-                f"{time_per_step(ctx, spent.total_ns)} "
-                f"({format_share(spent.total_ns / windows_ns(ctx))}), and no optimizer uses the "
-                f"gradients of its {counted(unused.n_parameters, 'parameter')} "
+                f"{time_with_share(ctx, spent.total_ns)}, and no optimizer uses the gradients of "
+                f"its {counted(unused.n_parameters, 'parameter')} "
                 f"({format_bytes(unused.bytes)})."
             ),
             fix=f"Call `{name}.requires_grad_(False)` once, before the loop.",
             locations=known_locations(*locations),
-            n=len(rows),
-            cost=ctx.time_cost(change, "upper-bound"),
-            evidence={
-                "n_parameters": unused.n_parameters,
-                "gradient_bytes": unused.bytes,
-                "events": event_ids(ctx, rows),
-            },
+            rows=rows,
+            evidence={"n_parameters": unused.n_parameters, "gradient_bytes": unused.bytes},
             spans=spent.pairs(),
-            change=change,
         )
 
 

@@ -40,10 +40,7 @@ Source:
 from collections.abc import Iterator
 from typing import Final
 
-import numpy as np
-
 from profkit.index.distinct import distinct
-from profkit.index.runtime_calls import rows_named
 from profkit.rule import (
     Category,
     Context,
@@ -52,11 +49,10 @@ from profkit.rule import (
     RuleInfo,
     at,
     dataclass,
-    event_ids,
-    in_windows,
+    find_rows,
     known_locations,
+    measure_saving,
     needs,
-    reaches_share,
     regex,
     time_per_step,
     times_per_step,
@@ -92,21 +88,18 @@ class Thresholds:
 
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield a finding if steps search for unused parameters."""
-    rows = np.flatnonzero(rows_named(ctx.events, _SEARCH, Category.OP, Category.ANNOTATION))
-    rows = rows[in_windows(ctx, rows)]
-
+    rows = find_rows(ctx, _SEARCH, Category.OP, Category.ANNOTATION)
     # With static_graph=True the first step alone searches.
     if not len(rows) or (len(ctx.steps) > 1 and len(distinct(ctx.step_of(rows))) == 1):
         return
 
-    change = ProgramChange(scaled=((rows, 0.0),))
-    cost = ctx.time_cost(change)
+    saving = measure_saving(ctx, ProgramChange(scaled=((rows, 0.0),)))
     location = ctx.location(int(rows[0]))
     spent_ns = int(ctx.events.dur_ns[rows].sum())
-    is_costly = reaches_share(ctx, cost.ns, thresholds.warning_share)
 
-    yield INFO.finding(
-        severity="warning" if is_costly else "note",
+    yield saving.finding(
+        INFO,
+        severity=saving.severity(thresholds.warning_share),
         confidence="high",
         message=(
             f"`DistributedDataParallel`{at(location)} searches the autograd graph for unused "
@@ -117,8 +110,6 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
             "ones are unused in all steps, set `static_graph=True`."
         ),
         locations=known_locations(location),
-        n=len(rows),
-        cost=cost,
-        evidence={"search_ns": spent_ns, "events": event_ids(ctx, rows)},
-        change=change,
+        rows=rows,
+        evidence={"search_ns": spent_ns},
     )

@@ -48,7 +48,6 @@ from typing import Final
 import numpy as np
 
 from profkit.index.distinct import distinct
-from profkit.index.runtime_calls import rows_named
 from profkit.rule import (
     NO_ROW,
     Category,
@@ -60,12 +59,11 @@ from profkit.rule import (
     at_first,
     dataclass,
     device_time,
-    event_ids,
+    find_costliest_lines,
+    find_rows,
     format_share,
-    in_windows,
-    known_locations,
+    measure_saving,
     needs,
-    reaches_share,
     regex,
     short_kernel,
     time_per_step,
@@ -113,14 +111,13 @@ _PRODUCT: Final = regex(
 )
 _ROUNDING: Final = 1e-4
 """Kineto writes blocks per multiprocessor as 32-bit floats."""
-_MAX_LINES: Final = 3
 
 
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield a finding for all kernels with such a last round."""
     events = ctx.events
-    rows = np.flatnonzero(rows_named(events, _PRODUCT, Category.KERNEL))
-    rows = rows[in_windows(ctx, rows) & (events.dur_ns[rows] >= thresholds.min_kernel_ns)]
+    rows = find_rows(ctx, _PRODUCT, Category.KERNEL)
+    rows = rows[events.dur_ns[rows] >= thresholds.min_kernel_ns]
     blocks = events.blocks_per_sm.figures_at(rows)
     rows, blocks = rows[blocks > 1], blocks[blocks > 1]
 
@@ -136,20 +133,18 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
 
     factors = distinct(used_share)
     change = ProgramChange(scaled=tuple((rows[used_share == share], share) for share in factors))
-    cost = ctx.time_cost(change, "upper-bound")
-    if not cost.ns or not reaches_share(ctx, cost.ns, thresholds.min_lost_share / 10):
+    saving = measure_saving(ctx, change, "upper-bound")
+    if not saving.reaches(thresholds.min_lost_share / 10):
         return
 
-    # A table by event: launches are listed by work, of which these kernels are a part.
-    op = np.full(len(events), NO_ROW, dtype=np.int64)
-    op[ctx.launches.work] = ctx.launches.op
-    is_launched = op[rows] != NO_ROW
-    ops = op[rows[is_launched]].astype(np.int32)
-    locations = known_locations(*ctx.costliest_lines(ops, _MAX_LINES, lost_ns[is_launched]))
+    op = ctx.launches.op[np.searchsorted(ctx.launches.work, rows)]
+    is_launched = op != NO_ROW
+    locations = find_costliest_lines(ctx, op[is_launched], lost_ns[is_launched])
     spent = device_time(ctx, rows)
     worst = int(np.argmax(lost_ns))
 
-    yield INFO.finding(
+    yield saving.finding(
+        INFO,
         confidence="medium",
         message=(
             f"Products and convolutions{at_first(locations)} have slightly more "
@@ -163,11 +158,9 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
             f"blocks is at most a multiple of the multiprocessors{_quote_n_sms(ctx)}."
         ),
         locations=locations,
-        n=len(rows),
-        cost=cost,
-        evidence={"lost_share": round(lost_share, 4), "events": event_ids(ctx, rows)},
+        rows=rows,
+        evidence={"lost_share": round(lost_share, 4)},
         spans=spent.pairs(),
-        change=change,
     )
 
 

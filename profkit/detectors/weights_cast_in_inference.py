@@ -45,7 +45,6 @@ Source:
 """
 
 from collections.abc import Iterator
-from typing import Final
 
 from profkit.index.distinct import united
 from profkit.index.host.cast_parameters import find_cast_parameters
@@ -59,11 +58,10 @@ from profkit.rule import (
     RuleInfo,
     at_first,
     dataclass,
-    event_ids,
+    find_costliest_lines,
     in_windows,
-    known_locations,
+    measure_saving,
     needs,
-    reaches_share,
     time_per_step,
     times_per_step,
     torch_names,
@@ -95,9 +93,6 @@ class Thresholds:
     warning_share: float = 0.02
 
 
-_MAX_LINES: Final = 3
-
-
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield a finding for all casts of parameters in a recording of inference."""
     # Training needs float32 weights to add small updates to.
@@ -110,19 +105,19 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
 
     # On a CPU a cast launches nothing, and its operator alone is the cost.
     work, _ = ctx.launched_by(casts)
-    change = ProgramChange(scaled=((united(casts, work), 0.0),))
-    cost = ctx.time_cost(change)
-    if not cost.ns or not reaches_share(ctx, cost.ns, thresholds.min_saved_share):
+    saving = measure_saving(ctx, ProgramChange(scaled=((united(casts, work), 0.0),)))
+    if not saving.reaches(thresholds.min_saved_share):
         return
 
     # Casts with gradients may belong to a training whose backward passes were not recorded.
     has_gradients = bool((ctx.events.sequence.at(casts) != MISSING).any())
-    is_warning = reaches_share(ctx, cost.ns, thresholds.warning_share) and not has_gradients
-    locations = known_locations(*ctx.costliest_lines(casts, _MAX_LINES, ctx.events.dur_ns[casts]))
+    is_warning = saving.reaches(thresholds.warning_share) and not has_gradients
+    locations = find_costliest_lines(ctx, casts)
     on_host, on_device = covered_by(ctx.events, casts), covered_by(ctx.events, work)
     on_gpu = f", and the GPU {time_per_step(ctx, on_device.total_ns)}" if len(work) else ""
 
-    yield INFO.finding(
+    yield saving.finding(
+        INFO,
         severity="warning" if is_warning else "note",
         confidence="low" if has_gradients else "medium",
         message=(
@@ -135,13 +130,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
             "instead of running it under `torch.autocast`."
         ),
         locations=locations,
-        n=len(casts),
-        cost=cost,
-        evidence={
-            "host_ns": on_host.total_ns,
-            "device_ns": on_device.total_ns,
-            "events": event_ids(ctx, casts),
-        },
+        rows=casts,
+        evidence={"host_ns": on_host.total_ns, "device_ns": on_device.total_ns},
         spans=unite(on_host, on_device).pairs(),
-        change=change,
     )
