@@ -48,7 +48,7 @@ from typing import Final
 
 import numpy as np
 
-from profkit.engine.families.recording_advice import record_later
+from profkit.engine.families.recording_advice import extent_ns, record_later, share_of_extent
 from profkit.index.intervals import covered_by, inside
 from profkit.index.runtime_calls import HIP, LAUNCH
 from profkit.rule import (
@@ -60,14 +60,12 @@ from profkit.rule import (
     RuleInfo,
     at,
     dataclass,
-    event_ids,
+    find_costliest_lines,
     format_ns,
-    format_share,
     in_windows,
-    known_locations,
+    measure_saving,
     needs,
     regex,
-    windows_ns,
 )
 
 INFO = RuleInfo(
@@ -102,7 +100,6 @@ _LOADS: Final = regex(
 )
 """Calls other than launches that load the code of a kernel. In operators of cuDNN and cuBLAS they
 set up the library."""
-_MAX_LINES: Final = 3
 
 
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
@@ -114,27 +111,22 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     if not len(rows):
         return
 
-    change = ProgramChange(scaled=((rows, 0.0),))
-    cost = ctx.time_cost(change)
-    # Without steps the window begins with the first device work, and set-up comes before it.
-    total_ns = windows_ns(ctx) if len(ctx.steps) else ctx.window_ns
-    if (cost.ns or 0) < thresholds.min_saved_share * total_ns:
+    saving = measure_saving(ctx, ProgramChange(scaled=((rows, 0.0),)))
+    if (saving.cost.ns or 0) < thresholds.min_saved_share * extent_ns(ctx):
         return
 
     spent = covered_by(ctx.events, rows)
-    extent = "the steps" if len(ctx.steps) else "the recording"
-    locations = known_locations(*ctx.costliest_lines(rows, _MAX_LINES, ctx.events.dur_ns[rows]))
     parts = ", ".join(f"{purpose} {format_ns(ns)}" for purpose, ns in _sum_by_purpose(ctx, rows))
     # The sum has no place of its own, so the message shows where the longest call is.
     longest = int(rows[np.argmax(ctx.events.dur_ns[rows])])
     location = ctx.location(longest)
 
-    yield INFO.finding(
+    yield saving.finding(
+        INFO,
         confidence="high",
         message=(
-            f"Cold start takes {format_ns(spent.total_ns)} of {extent} "
-            f"({format_share(spent.total_ns / total_ns)}), while the GPU is idle: {parts}. The "
-            f"longest call is `{ctx.events.name_of(longest)}`"
+            f"Cold start takes {share_of_extent(ctx, spent.total_ns)}, while the GPU is idle: "
+            f"{parts}. The longest call is `{ctx.events.name_of(longest)}`"
             f"{f' in `{location.op}`' if location.op else ''}{at(location)}."
         ),
         fix=(
@@ -142,12 +134,10 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
             if len(ctx.steps)
             else "Run the code two or three times before the recording or measurement begins."
         ),
-        locations=locations,
-        n=len(rows),
-        cost=cost,
-        evidence={"calls_ns": spent.total_ns, "events": event_ids(ctx, rows)},
+        locations=find_costliest_lines(ctx, rows),
+        rows=rows,
+        evidence={"calls_ns": spent.total_ns},
         spans=spent.pairs(),
-        change=change,
     )
 
 

@@ -48,19 +48,9 @@ from collections.abc import Iterator
 from functools import reduce
 
 from profkit.engine.families.compile import compile_times
-from profkit.engine.families.recording_advice import record_later
+from profkit.engine.families.recording_advice import extent_ns, record_later, share_of_extent
 from profkit.index.intervals import EMPTY, unite
-from profkit.rule import (
-    Context,
-    Finding,
-    ProgramChange,
-    RuleInfo,
-    dataclass,
-    format_ns,
-    format_share,
-    needs,
-    windows_ns,
-)
+from profkit.rule import Context, Finding, ProgramChange, RuleInfo, dataclass, format_ns, needs
 
 INFO = RuleInfo(
     id="CMP004",
@@ -88,14 +78,14 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield a finding on all first compilations."""
     times = compile_times(ctx)
     spent = reduce(unite, times.values(), EMPTY)
-    total_ns = windows_ns(ctx) if len(ctx.steps) else ctx.window_ns
-    if spent.total_ns < max(1, thresholds.min_saved_share * total_ns):
+    min_ns = thresholds.min_saved_share * extent_ns(ctx)
+    if spent.total_ns < max(1, min_ns):
         return
 
     # The replay is the costly part, and can save no more than the time itself.
     change = ProgramChange(host_time=spent.pairs())
     cost = ctx.time_cost(change)
-    if (cost.ns or 0) < thresholds.min_saved_share * total_ns:
+    if (cost.ns or 0) < min_ns:
         return
 
     longest = sorted(times.items(), key=lambda item: -item[1].total_ns)
@@ -104,9 +94,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
         # TorchScript's fuser writes no event: its time is a pause before a call.
         confidence="medium" if "TorchScript" in times else "high",
         message=(
-            f"Compiling for the first time takes {format_ns(spent.total_ns)} of "
-            f"{'the steps' if len(ctx.steps) else 'the recording'} "
-            f"({format_share(spent.total_ns / total_ns)}): {parts}."
+            f"Compiling for the first time takes {share_of_extent(ctx, spent.total_ns)}: {parts}."
         ),
         fix=(
             record_later(ctx, wait=3)

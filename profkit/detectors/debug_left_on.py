@@ -55,6 +55,7 @@ from profkit.index.intervals import covered_by
 from profkit.index.runtime_calls import HIP
 from profkit.rule import (
     DEBUG_SETTINGS,
+    MAX_LINES,
     NO_ROW,
     Category,
     Context,
@@ -64,13 +65,15 @@ from profkit.rule import (
     RuleInfo,
     at,
     dataclass,
-    event_ids,
+    find_costliest_lines,
     format_share,
     in_windows,
     known_locations,
+    measure_saving,
     needs,
     regex,
     time_per_step,
+    time_with_share,
     times_per_step,
     windows_ns,
 )
@@ -101,7 +104,6 @@ class Thresholds:
 
 # Public functions: `gradcheck` and `gradgradcheck`, which calls the former.
 _GRADCHECK: Final = regex(r"(^|[/\\])torch[/\\]autograd[/\\]gradcheck\.py\(\d+\): grad")
-_MAX_LINES: Final = 3
 _COMPILES_NOTHING: Final = "`torch.compile` compiles nothing"
 _EFFECTS: Final = {
     "TORCH_DISTRIBUTED_DEBUG": "all ranks compare their arguments before each collective",
@@ -138,11 +140,13 @@ def _report_anomaly_checks(ctx: Context, checks: Rows) -> Finding:
     within = ctx.tree.nearest(is_check)[ctx.syncs.rows] != NO_ROW
     work, _ = ctx.launched_by(checks)
     change = ProgramChange(calls=ctx.syncs.rows[within], scaled=((united(checks, work), 0.0),))
+    saving = measure_saving(ctx, change)
 
     # A test of one gradient runs three operators.
     n_tests = len(checks) // 3
     spent = covered_by(ctx.events, checks)
-    return INFO.finding(
+    return saving.finding(
+        INFO,
         confidence="high",
         message=(
             f"Anomaly detection tests {times_per_step(ctx, n_tests)} whether a gradient is not "
@@ -151,34 +155,30 @@ def _report_anomaly_checks(ctx: Context, checks: Rows) -> Finding:
             "each operator in the forward pass is not included."
         ),
         fix="Remove `torch.autograd.set_detect_anomaly(True)` or `detect_anomaly()`.",
-        locations=known_locations(*ctx.costliest_lines(checks, _MAX_LINES)),
+        locations=known_locations(*ctx.costliest_lines(checks, MAX_LINES)),
+        rows=checks,
         n=n_tests,
-        cost=ctx.time_cost(change),
-        evidence={"host_ns": spent.total_ns, "events": event_ids(ctx, checks)},
+        evidence={"host_ns": spent.total_ns},
         spans=spent.pairs(),
-        change=change,
     )
 
 
 def _report_gradcheck(ctx: Context) -> Iterator[Finding]:
     for location, rows in ctx.by_line(python_calls(ctx, _GRADCHECK)):
         spent = covered_by(ctx.events, rows)
-        change = ProgramChange(scaled=((rows, 0.0),))
+        saving = measure_saving(ctx, ProgramChange(scaled=((rows, 0.0),)))
 
-        yield INFO.finding(
+        yield saving.finding(
+            INFO,
             confidence="high",
             message=(
                 f"`gradcheck`{at(location)} runs {times_per_step(ctx, len(rows))}: "
-                f"{time_per_step(ctx, spent.total_ns)} "
-                f"({format_share(spent.total_ns / windows_ns(ctx))})."
+                f"{time_with_share(ctx, spent.total_ns)}."
             ),
             fix="Call `gradcheck` in a test and not in the steps.",
             locations=known_locations(location),
-            n=len(rows),
-            cost=ctx.time_cost(change),
-            evidence={"events": event_ids(ctx, rows)},
+            rows=rows,
             spans=spent.pairs(),
-            change=change,
         )
 
 
@@ -201,10 +201,11 @@ def _report_blocking_launches(ctx: Context, launches: Rows) -> Finding:
     # A launch that does not wait takes a few microseconds, whatever its kernel.
     spent_ns = int(ctx.events.dur_ns[launches].sum())
     factor = min(1.0, len(launches) * LAUNCH_NS / max(1, spent_ns))
-    change = ProgramChange(scaled=((launches, factor),))
+    saving = measure_saving(ctx, ProgramChange(scaled=((launches, factor),)), "estimate")
 
     variable = "AMD_SERIALIZE_KERNEL" if len(HIP.rows(ctx.events)) else "CUDA_LAUNCH_BLOCKING"
-    return INFO.finding(
+    return saving.finding(
+        INFO,
         confidence="high",
         message=(
             f"Launches wait until their kernels have finished, as `{variable}=1` makes them: "
@@ -212,14 +213,10 @@ def _report_blocking_launches(ctx: Context, launches: Rows) -> Finding:
             f"({format_share(spent_ns / windows_ns(ctx))})."
         ),
         fix=f"Run without `{variable}`.",
-        locations=known_locations(
-            *ctx.costliest_lines(launches, _MAX_LINES, ctx.events.dur_ns[launches])
-        ),
-        n=len(launches),
-        cost=ctx.time_cost(change, "estimate"),
-        evidence={"host_ns": spent_ns, "events": event_ids(ctx, launches)},
+        locations=find_costliest_lines(ctx, launches),
+        rows=launches,
+        evidence={"host_ns": spent_ns},
         spans=covered_by(ctx.events, launches).pairs(),
-        change=change,
     )
 
 

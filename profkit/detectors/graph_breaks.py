@@ -88,16 +88,14 @@ from profkit.rule import (
     RuleInfo,
     at,
     dataclass,
-    event_ids,
     format_count,
-    format_share,
     known_locations,
+    measure_saving,
     needs,
     reaches_share,
     regex,
-    time_per_step,
+    time_with_share,
     times_per_step,
-    windows_ns,
 )
 
 _COMPILED_GRAPH: Final = "CompiledFunction"
@@ -374,34 +372,30 @@ def _build_finding(
     n_text = format_count(round(n_per_call)) if is_exact else f"about {n_per_call:.1f}"
     in_callee = " in the function called" if line.is_call else ""
 
-    change = ProgramChange(host_time=between.pairs())
-    cost = ctx.time_cost(change, "estimate")
-    is_long = reaches_share(ctx, cost.ns, thresholds.warning_share)
+    saving = measure_saving(ctx, ProgramChange(host_time=between.pairs()), "estimate")
+    is_long = reaches_share(ctx, saving.cost.ns, thresholds.warning_share)
     is_frequent = len(rows) / len(ctx.steps) >= thresholds.warning_breaks_count
 
-    return INFO.finding(
+    return saving.finding(
+        INFO,
         severity="warning" if is_long or is_frequent else "note",
         confidence="high" if line.reason else "medium",
         message=(
             f"Graph break{in_callee}{at(line.location)}, {times_per_step(ctx, len(rows))}"
             f"{_quote_reason(line.reason)}. The compiled code runs as {n_text} "
-            f"graphs instead of one, with {time_per_step(ctx, python_ns)} "
-            f"({format_share(python_ns / windows_ns(ctx))}) of Python between them; the cost of "
-            "missed fusion is not included."
+            f"graphs instead of one, with {time_with_share(ctx, python_ns)} of Python between "
+            "them; the cost of missed fusion is not included."
         ),
         fix=_suggest_fix(line.reason) if line.reason else _UNKNOWN_REASON_FIX,
         locations=known_locations(line.location, *line.further),
-        n=len(rows),
-        cost=cost,
+        rows=rows,
         evidence={
             "n_graphs": n_all,
             "n_calls": len(calls),
             "python_ns": python_ns,
             "reason": first_line(line.reason),
-            "events": event_ids(ctx, rows),
         },
         spans=between.pairs(),
-        change=change,
     )
 
 

@@ -44,7 +44,7 @@ Source:
 
 from collections.abc import Iterator
 
-from profkit.engine.families.recording_advice import record_later
+from profkit.engine.families.recording_advice import extent_ns, record_later, share_of_extent
 from profkit.index.device.graph_captures import find_captures
 from profkit.index.device.orphans import KERNEL_LAUNCH
 from profkit.index.intervals import inside, intersect, subtract, union
@@ -54,12 +54,9 @@ from profkit.rule import (
     RuleInfo,
     counted,
     dataclass,
-    format_ns,
-    format_share,
     idle_in_windows,
     needs,
     windows,
-    windows_ns,
 )
 
 INFO = RuleInfo(
@@ -96,19 +93,17 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     idle_in_steps = intersect(in_steps, idle_in_windows(ctx))
     # Without steps the window begins with the first device work, and a capture may come before it.
     spent = idle_in_steps if len(ctx.steps) else subtract(captures, ctx.busy)
-    total_ns = windows_ns(ctx) if len(ctx.steps) else ctx.window_ns
-    if spent.total_ns < thresholds.min_captured_share * total_ns:
+    if spent.total_ns < thresholds.min_captured_share * extent_ns(ctx):
         return
 
     # How many tells that what looks like a slow loop of launches is none.
     launches_ns = ctx.events.ts_ns[KERNEL_LAUNCH.rows(ctx.events)]
     n_launches = int(inside(captures, launches_ns).sum())
-    extent = "the steps" if len(ctx.steps) else "the recording"
     yield INFO.finding(
         confidence="high",
         message=(
-            f"Capturing CUDA graphs takes {format_ns(spent.total_ns)} of {extent} "
-            f"({format_share(spent.total_ns / total_ns)}), while the GPU is idle: "
+            f"Capturing CUDA graphs takes {share_of_extent(ctx, spent.total_ns)}, while the GPU is "
+            "idle: "
             f"{counted(n_launches, 'launch', 'launches')} within only become a part of a graph."
         ),
         fix=(

@@ -56,12 +56,11 @@ Source:
 
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import reduce
 from typing import Final
 
 import numpy as np
 
-from profkit.engine.families.compile import compile_times
+from profkit.engine.families.compile import compiling_time
 from profkit.engine.families.python_calls import (
     CHECKPOINT,
     OUTPUT,
@@ -107,13 +106,12 @@ from profkit.rule import (
     at,
     dataclass,
     event_ids,
-    format_share,
     idle_in_windows,
     known_locations,
     needs,
     reaches_share,
     regex,
-    time_per_step,
+    time_with_share,
     torch_names,
     windows,
     windows_ns,
@@ -186,7 +184,7 @@ def _detect_sampled(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
 
     change = ProgramChange(host_time=pauses.pairs())
     saved = ctx.time_cost(change, "estimate")
-    steps_ns = int((ctx.steps.ends_ns - ctx.steps.starts_ns).sum())
+    steps_ns = ctx.steps.total_ns
 
     # A thread that has no core runs no operator either, wherever it is.
     capture = ctx.trace.capture
@@ -256,9 +254,8 @@ def _detect_called(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
         yield INFO.finding(
             confidence="medium",
             message=(
-                f"The GPU is idle for {time_per_step(ctx, time.total_ns)} "
-                f"({format_share(time.total_ns / windows_ns(ctx))}) while the host runs Python"
-                f"{at(location)}{mostly}."
+                f"The GPU is idle for {time_with_share(ctx, time.total_ns)} while the host runs "
+                f"Python{at(location)}{mostly}."
             ),
             fix=_FIX_WAIT if is_wait else _suggest_fix(ctx, callee),
             locations=known_locations(location),
@@ -298,9 +295,7 @@ def _find_pauses(ctx: Context, thresholds: Thresholds) -> Intervals:
     is_explained[events.host_calls] = True
     is_explained[ctx.data_waits] = True
 
-    compiling = covered_by(events, ctx.compilations.rows)
-    explained = reduce(unite, compile_times(ctx).values(), compiling)
-    explained = unite(explained, covered_by(events, np.flatnonzero(is_explained)))
+    explained = unite(compiling_time(ctx), covered_by(events, np.flatnonzero(is_explained)))
     idle = intersect(idle_in_windows(ctx), union(*windows(ctx)))
     return _keep_long(subtract(idle, explained), thresholds)
 

@@ -64,6 +64,7 @@ from profkit.index.intervals import (
 )
 from profkit.index.runtime_calls import are_optimizer_steps, rows_named
 from profkit.rule import (
+    MAX_LINES,
     NO_ROW,
     Category,
     Confidence,
@@ -77,14 +78,13 @@ from profkit.rule import (
     dataclass,
     format_count,
     format_ns,
-    format_share,
     in_windows,
     needs,
     reaches_share,
     regex,
     time_per_step,
+    time_with_share,
     windows,
-    windows_ns,
 )
 
 INFO = RuleInfo(
@@ -97,7 +97,6 @@ INFO = RuleInfo(
 )
 
 
-MAX_LINES: Final = 3
 _COMPILED: Final = regex(r"^CompiledFunction(Backward)?$|^Torch-Compiled Region")
 # One operator for all parameters, as `fused=True` runs it.
 _FUSED: Final = regex(r"^aten::_fused_(adam|sgd|adagrad)")
@@ -233,9 +232,8 @@ def _build_finding(
     return INFO.finding(
         confidence=confidence,
         message=(
-            f"The GPU is idle for {time_per_step(ctx, idle_ns)} "
-            f"({format_share(idle_ns / windows_ns(ctx))}) because the next kernel is not launched "
-            f"yet.{of_recording} It runs {format_count(n_per_step)} kernels"
+            f"The GPU is idle for {time_with_share(ctx, idle_ns)} because the next kernel is not "
+            f"launched yet.{of_recording} It runs {format_count(n_per_step)} kernels"
             f"{' per step' if len(ctx.steps) else ''}, half of them shorter than "
             f"{format_ns(median_ns)}."
         ),

@@ -84,17 +84,15 @@ from profkit.rule import (
     at,
     counted,
     dataclass,
-    event_ids,
-    format_share,
     idle_in_windows,
     known_locations,
+    measure_saving,
     needs,
     reaches_share,
     regex,
-    time_per_step,
+    time_with_share,
     times_per_step,
     windows,
-    windows_ns,
 )
 
 INFO = RuleInfo(
@@ -193,7 +191,7 @@ def _build_finding(
     rows = np.array([compilation.row for compilation in group], dtype=np.intp)
     compiling = np.array([*rows.tolist(), *backward], dtype=np.intp)
     spent = covered_by(ctx.events, compiling)
-    change = ProgramChange(scaled=((compiling, 0.0),))
+    saving = measure_saving(ctx, ProgramChange(scaled=((compiling, 0.0),)))
 
     # Where devices work meanwhile, nothing is lost.
     lost_time = intersect(spent, idle_in_windows(ctx)) if ctx.has_device_work else spent
@@ -214,27 +212,25 @@ def _build_finding(
     is_sure = n_steps > 1 or bool(reasons)
     confidence: Confidence = "high" if is_sure else "medium"
 
-    return INFO.finding(
+    return saving.finding(
+        INFO,
         severity="warning" if is_repeated and is_long else "note",
         confidence=confidence if group[0].is_identified else "low",
         message=(
             f"{_name_function(functions, group[0].location)} is recompiled "
-            f"{times_per_step(ctx, len(rows))}, which takes {time_per_step(ctx, total_ns)} "
-            f"({format_share(total_ns / windows_ns(ctx))}). {_quote_guards(reasons)}"
+            f"{times_per_step(ctx, len(rows))}, which takes {time_with_share(ctx, total_ns)}. "
+            f"{_quote_guards(reasons)}"
         ),
         fix=_suggest_fix(reasons[0] if reasons else ""),
         locations=known_locations(group[0].location, *map(location_of, functions)),
-        n=len(rows),
-        cost=ctx.time_cost(change),
+        rows=rows,
         evidence={
             "compile_ns": spent.total_ns,
             "n_steps": n_steps,
             "n_versions": n_versions,
             "reasons": [first_line(reason) for reason in reasons[:MAX_REASONS]],
-            "events": event_ids(ctx, rows),
         },
         spans=lost_time.pairs(),
-        change=change,
     )
 
 

@@ -55,10 +55,10 @@ from profkit.rule import (
     Need,
     RuleInfo,
     dataclass,
-    format_share,
     in_windows,
     needs,
-    time_per_step,
+    reaches_share,
+    time_with_share,
     uses_device,
     visible,
     windows_ns,
@@ -107,9 +107,9 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     is_product = np.isin(ctx.work_categories, PRODUCTS) & (ctx.events.category == Category.OP)
     rows = np.flatnonzero(is_product)
     product_ns = int(ctx.op_self_ns[rows[in_windows(ctx, rows)]].sum())
-    share = product_ns / max(1, windows_ns(ctx))
     step_ns = windows_ns(ctx) / max(1, len(ctx.steps))
-    if share < thresholds.min_product_share or step_ns < thresholds.min_step_ns:
+    is_short = step_ns < thresholds.min_step_ns
+    if is_short or not reaches_share(ctx, product_ns, thresholds.min_product_share):
         return
 
     # A build of torch without CUDA is the usual reason, and no setting changes that.
@@ -119,7 +119,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
         confidence="high" if has_cuda else "medium",
         message=(
             f"All work is on the CPU, and the {name} of this machine is not used. Matrix products "
-            f"and convolutions take {time_per_step(ctx, product_ns)} ({format_share(share)})."
+            f"and convolutions take {time_with_share(ctx, product_ns)}."
         ),
         fix=(
             'Move the model to the GPU once, with `model.to("cuda")`, and each batch in the loop, '

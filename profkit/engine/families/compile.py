@@ -6,7 +6,7 @@ An id such as ``3/1`` is torch's: version 1 of function 3.
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from functools import cached_property
+from functools import cached_property, reduce
 from typing import Final
 
 import numpy as np
@@ -372,6 +372,11 @@ def compile_times(ctx: Context) -> dict[str, Intervals]:
         steps = union(ctx.steps.starts_ns, ctx.steps.ends_ns)
         times = {name: intersect(time, steps) for name, time in times.items()}
     return {name: time for name, time in times.items() if len(time)}
+
+
+def compiling_time(ctx: Context) -> Intervals:
+    """Return the time that any compilation takes, recompilations included."""
+    return reduce(unite, compile_times(ctx).values(), covered_by(ctx.events, ctx.compilations.rows))
 
 
 def _find_fallback_pauses(ctx: Context) -> Intervals:

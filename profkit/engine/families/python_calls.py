@@ -11,8 +11,8 @@ from profkit.engine import needs
 from profkit.engine.context import Context
 from profkit.engine.detector import RuleInfo
 from profkit.engine.needs import Need
-from profkit.engine.windows import event_ids, in_windows, windows_ns
-from profkit.engine.wording import at, known_locations, time_per_step, times_per_step
+from profkit.engine.windows import event_ids, in_windows, time_with_share, windows_ns
+from profkit.engine.wording import at, known_locations, times_per_step
 from profkit.index.distinct import distinct, marked
 from profkit.index.host.frames import is_library_function, parse_frame
 from profkit.index.intervals import Intervals, covered_by, covered_within
@@ -23,7 +23,6 @@ from profkit.model.finding import Finding
 from profkit.model.location import Location
 from profkit.model.torch_names import BUILTIN_PREFIX
 from profkit.patterns import regex
-from profkit.units import format_share
 
 PYTHON_CALLS: Final = Need(
     name="Python calls",
@@ -239,13 +238,11 @@ def call_findings(
 
         spent = covered_by(events, rows)
         name = events.name_of(int(rows[np.argmax(events.dur_ns[rows])]))
-        share = format_share(spent.total_ns / windows_ns(ctx))
-
         yield info.finding(
             confidence="high" if ctx.source.origin == "window" else "medium",
             message=(
                 f"{function_name(name)}{at(location)} runs {times_per_step(ctx, len(rows))}: "
-                f"{time_per_step(ctx, spent.total_ns)} ({share})."
+                f"{time_with_share(ctx, spent.total_ns)}."
             ),
             fix=fix(name),
             locations=known_locations(location),

@@ -7,7 +7,7 @@ from the samples of that line, and what remains is at most the recorded Python t
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from functools import reduce
+from dataclasses import replace
 from math import sqrt
 from typing import Final
 
@@ -15,7 +15,7 @@ import numpy as np
 
 from profkit.dataclass import dataclass
 from profkit.engine.context import Context
-from profkit.engine.families.compile import compile_times
+from profkit.engine.families.compile import compiling_time
 from profkit.index.host.source import NO_FRAME
 from profkit.index.intervals import Intervals, covered_by, subtract, union, unite
 from profkit.index.runtime_calls import rows_named
@@ -132,10 +132,7 @@ def python_time(ctx: Context) -> Intervals:
         _on_step_thread(ctx) & _is_category(ctx, Category.OVERHEAD)
     )
     is_known[ctx.data_waits] = True
-    accounted = reduce(
-        unite, compile_times(ctx).values(), covered_by(events, ctx.compilations.rows)
-    )
-    accounted = unite(accounted, ctx.path_activity.collectives)
+    accounted = unite(compiling_time(ctx), ctx.path_activity.collectives)
     accounted = unite(accounted, covered_by(events, np.flatnonzero(is_known)))
     outside = subtract(union(ctx.steps.starts_ns, ctx.steps.ends_ns), accounted)
     return subtract(outside, _backward_waits(ctx, outside))
@@ -174,12 +171,11 @@ def find_sampled_places(ctx: Context) -> tuple[SampledPlace, ...]:
         by_function[share.function.place[0], share.function.place[2]].append(share)
     places = [place for group in by_function.values() for place in _places(group)]
 
-    steps_ns = int((ctx.steps.ends_ns - ctx.steps.starts_ns).sum())
-    python_share = python_time(ctx).total_ns / max(1, steps_ns)
+    python_share = python_time(ctx).total_ns / max(1, ctx.steps.total_ns)
     total = sum(place.share for place in places)
     # Samples have errors, the recorded Python time has none: the shares must not exceed it.
     scale = min(1.0, python_share / total) if total else 0.0
-    scaled = (_scaled(place, scale) for place in places if place.share)
+    scaled = (replace(place, share=place.share * scale) for place in places if place.share)
     return tuple(sorted(scaled, key=lambda place: -place.share))
 
 
@@ -281,18 +277,6 @@ def _place(shares: list[_Share]) -> SampledPlace:
     )
 
 
-def _scaled(place: SampledPlace, factor: float) -> SampledPlace:
-    return SampledPlace(
-        place.location,
-        place.callee,
-        place.library,
-        place.n_samples,
-        place.share * factor,
-        place.waiting_share,
-        place.operator_share,
-    )
-
-
 def _operator_shares(ctx: Context) -> Mapping[_FileLine, float]:
     """Return the share of the steps in operators and calls outside of them, by source line.
 
@@ -303,7 +287,7 @@ def _operator_shares(ctx: Context) -> Mapping[_FileLine, float]:
     is_outermost = is_work & (ctx.tree.enclosing(is_work) == NO_ROW)
     rows = np.flatnonzero(is_outermost & (ctx.forward_ops == NO_ROW) & (frame != NO_FRAME))
     rows = rows[ctx.step_of(rows) >= 0]
-    steps_ns = max(1, int((ctx.steps.ends_ns - ctx.steps.starts_ns).sum()))
+    steps_ns = max(1, ctx.steps.total_ns)
 
     spent_ns = np.bincount(frame[rows], events.dur_ns[rows], len(ctx.source.frames))
     shares: dict[_FileLine, float] = defaultdict(float)

@@ -5,12 +5,10 @@ from typing import Final
 
 from profkit.engine.context import Context
 from profkit.engine.families.sampled_python import CHECKPOINT_CALL, SampledPlace
-from profkit.engine.windows import windows_ns
-from profkit.engine.wording import time_per_step
+from profkit.engine.windows import time_with_share
 from profkit.model.location import MODULE_LEVEL, Location, numbered_line
 from profkit.model.report import FunctionSummary
 from profkit.patterns import regex
-from profkit.units import format_share
 
 _MIN_WAITING: Final = 0.5
 """A function that waits for less of its time computes."""
@@ -69,10 +67,10 @@ def call_text(callee: str, location: Location, quote: str = "") -> str:
 
 def describe_sampled_place(ctx: Context, place: SampledPlace, spent_ns: int) -> str:
     """Return ``The program spends 612 ms per step (87%) in `f` (train.py:18).``, or waits."""
-    time = f"{time_per_step(ctx, spent_ns)} ({format_share(spent_ns / windows_ns(ctx))})"
     where = call_text(place.callee, place.location, "`")
     gpu = ", while the GPU is idle" if ctx.has_device_work else ""
-    return f"The program {'waits' if mostly_waits(place) else 'spends'} {time} in {where}{gpu}."
+    verb, time = "waits" if mostly_waits(place) else "spends", time_with_share(ctx, spent_ns)
+    return f"The program {verb} {time} in {where}{gpu}."
 
 
 def suggest_sampled_fix(place: SampledPlace) -> str:

@@ -49,7 +49,7 @@ def _summarize_sampled_steps(ctx: Context) -> SampledSummary | None:
     if sampled is None:
         return None
 
-    steps_ns = int((ctx.steps.ends_ns - ctx.steps.starts_ns).sum())
+    steps_ns = ctx.steps.total_ns
     functions = (
         FunctionSummary(
             location=place.location,

@@ -39,7 +39,7 @@ def build_sampled_path(ctx: Context, path: CriticalPath, segments: PathSegments)
         return SampledPath(segments.ns_by_group)
 
     steps = ctx.steps
-    steps_ns = int((steps.ends_ns - steps.starts_ns).sum())
+    steps_ns = steps.total_ns
     host_ns = int(covered_within(python_time(ctx), steps.starts_ns, steps.ends_ns).sum())
     on_path = min(1.0, python_ns / max(1, host_ns))
     shown = tuple((place, round(place.share * steps_ns * on_path)) for place in places)

@@ -328,7 +328,7 @@ def _host_per_step_ns(ctx: Context) -> int | None:
     steps = ctx.steps
     if not len(steps) or not is_device_bound(ctx):
         return None
-    return round(int((steps.ends_ns - steps.starts_ns).sum()) / len(steps))
+    return round(steps.total_ns / len(steps))
 
 
 def _summarize_syncs(ctx: Context) -> tuple[SyncSummary, ...]:

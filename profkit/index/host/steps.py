@@ -56,6 +56,11 @@ class Steps:
         return len(self.rows)
 
     @property
+    def total_ns(self) -> int:
+        """Return the time of all steps."""
+        return int((self.ends_ns - self.starts_ns).sum())
+
+    @property
     def annotations(self) -> Rows:
         """Return the rows of the steps themselves, without any if marks delimit the steps."""
         return self.rows if self.origin in _ANNOTATED else self.rows[:0]
