@@ -13,7 +13,7 @@ from profkit.model.location import Location
 
 
 @dataclass(frozen=True)
-class Saving:
+class MeasuredSaving:
     """What the steps take less with a change.
 
     Attributes:
@@ -71,10 +71,10 @@ class Saving:
         )
 
 
-def measure_saving(ctx: Context, change: ProgramChange, basis: Basis = "replay") -> Saving:
+def measure_saving(ctx: Context, change: ProgramChange, basis: Basis = "replay") -> MeasuredSaving:
     """Replay the recording with a change, and return what it saves.
 
     Args:
         basis: ``upper-bound`` or ``estimate`` where the change itself is one.
     """
-    return Saving(ctx, change, ctx.time_cost(change, basis))
+    return MeasuredSaving(ctx, change, ctx.time_cost(change, basis))
