@@ -17,7 +17,7 @@ from profkit.capture.memory.monitor.step_boundaries import (
     StepBoundaries,
     StepSource,
 )
-from profkit.capture.process import optimizer_steps
+from profkit.capture.process import optimizer_steps, wrappers
 from profkit.capture.recording import current
 
 
@@ -60,14 +60,9 @@ class StepEnds:
             finally:
                 self._clock.waited_ns += time.perf_counter_ns() - began_ns
 
-        def restore() -> None:
-            if iterator.__next__ is timed:
-                iterator.__next__ = original
-
-        iterator.__next__ = timed
         self._undo = [
             optimizer_steps.listen(self._on_optimizer),
-            restore,
+            wrappers.replace_attribute(iterator, "__next__", timed),
             lambda: current.step_listeners.remove(self.user_stepped),
         ]
 

@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterator
 from types import CodeType
 from typing import Any, Final
 
+from profkit.capture.process.wrappers import replace_attribute
+
 _LOADED_BY: Final = ((None, "_compile_bytecode"), ("SourceLoader", "source_to_code"))
 """Classes (or none) and functions of importlib that return the code of a module: that of a cached
 file, and that of a source file."""
@@ -64,10 +66,4 @@ def _collect_code_of(class_name: str | None, name: str) -> Callable[[], None]:
 
     # Python leaves frames of importlib out of the traceback of an error in the program's module.
     load.__code__ = load.__code__.replace(co_filename=original.__code__.co_filename)
-
-    def restore() -> None:
-        if getattr(owner, name) is load:
-            setattr(owner, name, original)
-
-    setattr(owner, name, load)
-    return restore
+    return replace_attribute(owner, name, load)

@@ -6,6 +6,7 @@ A recording that stops within a region cuts it. So a step that ends within one, 
 Source: ``torch.autograd.profiler.record_function``, which torch's Python code uses too.
 """
 
+import contextlib
 import functools
 import itertools
 import threading
@@ -13,6 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from profkit.capture.process.compiling import dynamo_flag, unless_paused
+from profkit.capture.process.wrappers import replace_attribute
 
 
 class OpenRegions:
@@ -48,15 +50,11 @@ class OpenRegions:
                 self._end(id(region))
             return result
 
-        def restore() -> None:
-            if kind.__enter__ is begin:
-                kind.__enter__ = enter
-            if kind.__exit__ is end:
-                kind.__exit__ = leave
-            self._open.clear()
-
-        kind.__enter__, kind.__exit__ = begin, end
-        return restore
+        undo = contextlib.ExitStack()
+        undo.callback(self._open.clear)
+        undo.callback(replace_attribute(kind, "__enter__", begin))
+        undo.callback(replace_attribute(kind, "__exit__", end))
+        return undo.close
 
     @property
     def are_open(self) -> bool:

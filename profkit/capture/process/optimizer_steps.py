@@ -8,12 +8,19 @@ Source: ``Optimizer._patch_step_function`` in ``torch/optim/optimizer.py``, whic
 ``__setstate__`` call.
 """
 
+import contextlib
 import functools
+import inspect
+import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import cache
+from types import CodeType
 from typing import Any, Final
 
 from profkit.capture.process.compiling import dynamo_flag
+from profkit.capture.process.objects import types_of
+from profkit.capture.process.wrappers import replace_attribute
 
 Listener = Callable[[Any], None]
 """Receives the optimizer, in the thread in which it has stepped."""
@@ -51,30 +58,39 @@ def listen(listener: Listener) -> Callable[[], None]:
     return stop
 
 
+def used_classes() -> Iterator[Any]:
+    """Yield the classes of optimizers of which the program has made one: torch has marked them."""
+    optimizer = getattr(sys.modules.get("torch.optim"), "Optimizer", None)
+    for kind in () if optimizer is None else types_of(optimizer):
+        if getattr(vars(kind).get("step"), "hooked", False):
+            yield kind
+
+
+@cache
+def step_regions() -> tuple[CodeType, ...]:
+    """Return the code of torch that opens a region around each ``step()`` of an optimizer.
+
+    Source: ``Optimizer.profile_hook_step``, whose inner function opens and ends the region.
+    """
+    from torch.optim import Optimizer
+
+    function: Any = inspect.unwrap(Optimizer.profile_hook_step)
+    return tuple(code for code in function.__code__.co_consts if inspect.iscode(code))
+
+
 def _follow_all() -> None:
     """Follow the classes that have optimizers, and each other one from its first optimizer on."""
     from torch.optim import Optimizer
 
-    base: Any = Optimizer
-    patch = base._patch_step_function  # noqa: SLF001  (torch has no hook after its region)
+    patch: Any = Optimizer._patch_step_function  # noqa: SLF001  (torch has no hook after its region)
 
     def patch_and_follow(optimizer: Any) -> None:  # noqa: ANN401
         patch(optimizer)
         _follow(type(optimizer))
 
-    def restore() -> None:
-        if base._patch_step_function is patch_and_follow:  # noqa: SLF001
-            base._patch_step_function = patch  # noqa: SLF001
-
-    base._patch_step_function = patch_and_follow  # noqa: SLF001
-    _undo.append(restore)
-
-    kinds: list[Any] = [base]
-    while kinds:
-        kind = kinds.pop()
-        kinds += kind.__subclasses__()
-        if getattr(vars(kind).get("step"), "hooked", False):
-            _follow(kind)
+    _undo.append(replace_attribute(Optimizer, "_patch_step_function", patch_and_follow))
+    for kind in used_classes():
+        _follow(kind)
 
 
 def _follow(kind: Any) -> None:  # noqa: ANN401  (a class of optimizers)
@@ -83,23 +99,8 @@ def _follow(kind: Any) -> None:  # noqa: ANN401  (a class of optimizers)
     if getattr(kind.step, _MARK, False):
         return
 
-    had_own = "step" in vars(kind)
-    original = kind.step
-    followed = _follow_calls(original)
-    try:
-        kind.step = followed
-    except Exception:  # noqa: BLE001  (a metaclass of the program may refuse it with any)
-        return
-
-    def restore() -> None:
-        if vars(kind).get("step") is not followed:
-            return
-        if had_own:
-            kind.step = original
-        else:
-            del kind.step
-
-    _undo.append(restore)
+    with contextlib.suppress(Exception):  # a metaclass of the program may refuse it with any
+        _undo.append(replace_attribute(kind, "step", _follow_calls(kind.step)))
 
 
 def _follow_calls(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -33,6 +33,7 @@ from typing import Any, Final
 
 from profkit.capture.process import console
 from profkit.capture.process.objects import instances, type_ids
+from profkit.capture.process.wrappers import replace_attribute
 
 Listener = Callable[[str], None]
 """Receives the name of a profiler of the program, in its thread, before it does anything."""
@@ -248,38 +249,17 @@ def _observe_calls(
     if original is None:
         return None
 
-    # An inherited function is replaced in this class alone, and deleted there again.
-    is_inherited = name not in vars(owner)
-
     @functools.wraps(original)
     def wrapper(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
         if not _is_own.get():
-            _set_active(name)
+            if name in {_STARTS, _STOPS}:
+                state.is_active = name == _STARTS
             if profiler:
-                _note_made()
+                state.is_none_made = False
                 _call(notify, profiler)
         return original(*args, **kwargs)
 
-    def undo() -> None:
-        # Something else may have replaced it since; that one still calls this.
-        if vars(owner).get(name) is not wrapper:
-            return
-        if is_inherited:
-            delattr(owner, name)
-        else:
-            setattr(owner, name, original)
-
-    setattr(owner, name, wrapper)
-    return undo
-
-
-def _note_made() -> None:
-    state.is_none_made = False
-
-
-def _set_active(function: str) -> None:
-    if function in {_STARTS, _STOPS}:
-        state.is_active = function == _STARTS
+    return replace_attribute(owner, name, wrapper)
 
 
 def _notify(profiler: str) -> None:

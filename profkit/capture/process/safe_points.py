@@ -23,10 +23,12 @@ from collections.abc import Iterator
 from functools import cache
 from inspect import iscode
 from types import CodeType, FrameType
-from typing import Any, Final
+from typing import Final
 
 from profkit.capture.process import signals
 from profkit.capture.process.compiling import is_program_paused
+from profkit.capture.process.objects import types_of
+from profkit.capture.process.optimizer_steps import step_regions
 
 _CALLED_BY_C: Final = frozenset({"__del__", "__torch_dispatch__", "__torch_function__"})
 """Methods that Python or torch calls from C at any place, within operators too."""
@@ -50,7 +52,7 @@ def is_safe() -> bool:
     if is_program_paused():
         return False
 
-    forbidden = {*_handlers(), *_step_wrappers()}
+    forbidden = {*_handlers(), *step_regions()}
     methods: set[CodeType] = set()
     frame: FrameType | None = sys._getframe(1)  # noqa: SLF001  (CPython's only way)
     while frame is not None:
@@ -77,26 +79,11 @@ def _handlers() -> Iterator[CodeType]:
             yield code
 
 
-@cache
-def _step_wrappers() -> tuple[CodeType, ...]:
-    """Return the code of torch that opens a region around each ``step()`` of an optimizer.
-
-    Source: ``Optimizer.profile_hook_step``, whose inner function opens and ends the region.
-    """
-    from torch.optim import Optimizer
-
-    wrapped: Any = getattr(Optimizer.profile_hook_step, "__wrapped__", Optimizer.profile_hook_step)
-    return tuple(code for code in wrapped.__code__.co_consts if iscode(code))
-
-
 def _methods_of_functions() -> Iterator[CodeType]:
     """Yield the code that runs in ``apply`` of the program's functions of autograd."""
     from torch.autograd import Function
 
-    pending: list[type] = [Function]
-    while pending:
-        kind = pending.pop()
-        pending += type.__subclasses__(kind)
+    for kind in types_of(Function):
         for name in _CALLED_BY_AUTOGRAD & vars(kind).keys():
             # Decorators, such as custom_fwd, lead to what they call.
             with contextlib.suppress(ValueError):

@@ -1,5 +1,5 @@
 # ruff: noqa: ANN401  (a wrapper passes on the arguments and results of its function)
-"""Wraps functions of every kind so that each call enters a context manager."""
+"""Wraps functions of every kind, and puts wrappers in the place of functions of others."""
 
 import contextlib
 import functools
@@ -155,6 +155,27 @@ def before(function: Callable[..., Any], hook: Callable[[Any], None]) -> Callabl
         return function(self, *args, **kwargs)
 
     return method
+
+
+def replace_attribute(owner: Any, name: str, replacement: object) -> Callable[[], None]:
+    """Replace an attribute of a module or class; returns what restores it.
+
+    Whatever something else has put in its place by then stays, and may still call the replacement.
+    """
+    # An inherited attribute is replaced in this class alone, and deleted there again.
+    is_inherited = name not in vars(owner)
+    original = vars(owner).get(name)
+    setattr(owner, name, replacement)
+
+    def restore() -> None:
+        if vars(owner).get(name) is not replacement:
+            return
+        if is_inherited:
+            delattr(owner, name)
+        else:
+            setattr(owner, name, original)
+
+    return restore
 
 
 def _wrap_function(function: Callable[..., Any], new_context: NewContext) -> Callable[..., Any]:

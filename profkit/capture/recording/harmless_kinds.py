@@ -13,6 +13,8 @@ from enum import Enum, auto
 from inspect import iscode
 from typing import Any, Final, Protocol
 
+from profkit.capture.process.objects import running_frames
+from profkit.capture.process.optimizer_steps import step_regions
 from profkit.model.torch_names import OPTIMIZER_STEP
 
 
@@ -152,13 +154,6 @@ def _examine(recording: StoppedRecording) -> None:
 
 
 def _is_in_optimizer() -> bool:
-    """Return whether any thread is inside an optimizer's ``step()``, or may be.
-
-    Source: ``Optimizer.profile_hook_step``, whose inner function opens and ends the region.
-    """
-    from torch.optim import Optimizer
-
-    from profkit.capture.process.objects import running_frames
-
-    steps = [code for code in Optimizer.profile_hook_step.__code__.co_consts if iscode(code)]
+    """Return whether any thread is inside an optimizer's ``step()``, or may be."""
+    steps = step_regions()
     return not steps or any(frame.f_code in steps for frame in running_frames())

@@ -1,4 +1,3 @@
-# ruff: noqa: SLF001  (torch's function of a worker has no public name)
 """Samples the Python stacks of DataLoader workers, which are processes of their own.
 
 When a loop waits for its loader, the line to mend runs in a worker. A worker that is forked while a
@@ -29,6 +28,7 @@ from typing import Any, Final
 
 from profkit.capture.process.stack_sampler import StackSample, StackSampler
 from profkit.capture.process.thread_stacks import Call, Calls
+from profkit.capture.process.wrappers import replace_attribute
 from profkit.capture.recording.sampled_calls import (
     StackTime,
     add_time,
@@ -55,10 +55,12 @@ class _ProcessState:
     Attributes:
         folder: The folder; empty while no worker is to be sampled.
         pid: The process that made the folder, and removes it.
+        restore: Restores torch's function, once it is replaced.
     """
 
     folder: str = ""
     pid: int = 0
+    restore: Callable[[], None] | None = None
 
 
 _state: Final = _ProcessState()
@@ -73,16 +75,15 @@ def begin() -> None:
     with contextlib.suppress(OSError):
         if loop is not None:
             _state.folder, _state.pid = tempfile.mkdtemp(prefix="profkit-workers-"), os.getpid()
-            worker._worker_loop = _wrap_loop(loop)  # type: ignore[attr-defined]
+            _state.restore = replace_attribute(worker, _LOOP, _wrap_loop(loop))
 
 
 def end() -> None:
     """Let workers be torch's own again; those that sample stop when they see it."""
     folder, _state.folder = _state.folder, ""
-    worker = sys.modules.get("torch.utils.data._utils.worker")
-    loop = getattr(worker, _LOOP, None)
-    if hasattr(loop, "profkit_original"):
-        worker._worker_loop = loop.profkit_original  # type: ignore[union-attr]
+    restore, _state.restore = _state.restore, None
+    if restore is not None:
+        restore()
     if folder and _state.pid == os.getpid():
         # The program's audit hooks may refuse the call itself.
         with contextlib.suppress(OSError):
@@ -131,7 +132,6 @@ def _wrap_loop(loop: Callable[..., Any]) -> Callable[..., Any]:
             samples.end()
 
     # A process that is spawned finds the function by its name, which is the original's.
-    _worker_loop.profkit_original = loop  # type: ignore[attr-defined]
     return _worker_loop
 
 

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, Final
 from profkit.capture.process import console
 from profkit.capture.process.files import safe_name, trace_folder
 from profkit.capture.process.launch import is_alive
+from profkit.capture.process.wrappers import replace_attribute
 from profkit.capture.run.plan import Plan
 from profkit.dataclass import dataclass
 from profkit.folders import traces_folder
@@ -67,20 +68,20 @@ class SpawnedWorkers:
         _remove_stale(traces)
         self._pid = os.getpid()
         self._n_workers = 0
-        self._originals: dict[Any, Any] = {}
+        self._undo: list[Callable[[], None]] = []
 
     def watch(self) -> None:
         """Have each worker from now on record itself."""
         for name in _KINDS:
             kind = getattr(context, name, None)
             if kind is not None:
-                self._originals[kind] = kind._Popen  # noqa: SLF001
-                kind._Popen = staticmethod(self._wrap_popen(kind._Popen))  # noqa: SLF001
+                popen = staticmethod(self._wrap_popen(kind._Popen))  # noqa: SLF001
+                self._undo.append(replace_attribute(kind, "_Popen", popen))
 
     def stop(self) -> None:
         """Leave ``multiprocessing`` as it was."""
-        for kind, original in self._originals.items():
-            kind._Popen = staticmethod(original)  # noqa: SLF001
+        while self._undo:
+            self._undo.pop()()
 
     def end(self) -> tuple[list[tuple[str, ...]], int]:
         """Read what the workers have recorded, and remove their folder.

@@ -247,13 +247,8 @@ class StepFinder:
         self._unhook["user"] = lambda: current.step_listeners.remove(self._on_user_step)
 
         iterator: Any = dataloader._BaseDataLoaderIter  # noqa: SLF001  (torch has no hook for it)
-        original = iterator.__next__
-
-        def restore() -> None:
-            iterator.__next__ = original
-
-        iterator.__next__ = wrappers.before(original, unless_paused(self._on_batch))
-        self._unhook["loaders"] = restore
+        fetch = wrappers.before(iterator.__next__, unless_paused(self._on_batch))
+        self._unhook["loaders"] = wrappers.replace_attribute(iterator, "__next__", fetch)
 
     def _on_program_profiler(self, name: str) -> None:
         """Yield to a profiler of the program, in any thread. The session ends itself."""
@@ -331,17 +326,8 @@ class StepFinder:
 
         self._remove_hook("modules")
         kind = compiled_module_class()
-        original = kind.__call__
-        is_inherited = "__call__" not in vars(kind)  # in torch 2.6
-
-        def restore() -> None:
-            if is_inherited:
-                del kind.__call__
-            else:
-                kind.__call__ = original
-
-        kind.__call__ = wrappers.before(original, self._on_leading_call)
-        self._unhook["compiled modules"] = restore
+        call = wrappers.before(kind.__call__, self._on_leading_call)
+        self._unhook["compiled modules"] = wrappers.replace_attribute(kind, "__call__", call)
 
     def _note_optimizer_step(self, optimizer: Any) -> None:  # noqa: ANN401
         """Note that an optimizer has stepped, and has returned to the program."""

@@ -14,6 +14,8 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any, Final
 
+from profkit.capture.process.wrappers import replace_attribute
+
 CALLS: Final = (
     ("torch.cuda", "synchronize", "torch.cuda.synchronize()"),
     ("torch.accelerator", "synchronize", "torch.accelerator.synchronize()"),
@@ -61,9 +63,4 @@ def _wrap(
         finally:
             _thread.in_call = False
 
-    def undo() -> None:
-        if vars(owner)[name] is reported:  # else another wrapper was put around this one
-            setattr(owner, name, original)
-
-    setattr(owner, name, reported)
-    return undo
+    return replace_attribute(owner, name, reported)

@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final, Literal, NamedTuple, Self
@@ -22,6 +23,7 @@ from isal import igzip
 
 from profkit.capture.memory.cuda.driver_bytes import NO_LIMITS, device_bytes
 from profkit.capture.process import console, files, signals
+from profkit.capture.process.wrappers import replace_attribute
 from profkit.capture.recording import current
 from profkit.errors import CaptureError
 from profkit.model.device_bytes import SNAPSHOT_KEY
@@ -137,20 +139,19 @@ class HistoryRecording:
         """End this recording before the program turns a history of its own on."""
         for name in _SWITCHES:
             original = getattr(extension, name, None)
-            if original is None:
-                continue
+            if original is not None:
+                switch = partial(self._switch_for_program, original)
+                self._unwatch.append(replace_attribute(extension, name, switch))
 
-            # ``_original`` is bound as a default, because the loop assigns ``original`` anew.
-            def switch(*args: Any, _original: Any = original, **kwargs: Any) -> Any:  # noqa: ANN401
-                _state.is_switched_by_program = True
-                self._end()
-                return _original(*args, **kwargs)
-
-            def restore(name: str = name, original: object = original) -> None:
-                setattr(extension, name, original)
-
-            setattr(extension, name, switch)
-            self._unwatch.append(restore)
+    def _switch_for_program(
+        self,
+        original: Callable[..., Any],
+        *args: Any,  # noqa: ANN401  (passed on)
+        **kwargs: Any,  # noqa: ANN401
+    ) -> Any:  # noqa: ANN401
+        _state.is_switched_by_program = True
+        self._end()
+        return original(*args, **kwargs)
 
     def record_for(self, started: Iterable[Callable[[], None]], extent: Extent) -> None:
         """Record for another recording too, which begins within this one.

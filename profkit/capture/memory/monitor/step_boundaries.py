@@ -10,7 +10,6 @@ The classes here carry out what :mod:`profkit.capture.memory.monitor.step_source
 
 import contextlib
 import os
-import sys
 import threading
 import weakref
 from collections.abc import Callable
@@ -31,7 +30,7 @@ from profkit.capture.memory.monitor.step_sources import (
     StepSource,
     next_action,
 )
-from profkit.capture.process import program_profilers
+from profkit.capture.process import optimizer_steps, program_profilers
 from profkit.capture.recording import current
 from profkit.model.live_memory import LiveMemory
 
@@ -225,18 +224,8 @@ class StepBoundaries(Generic[Monitor]):
 
 
 def _has_optimizer() -> bool:
-    """Return whether the process has ever made an optimizer.
-
-    Source: ``torch.optim.Optimizer._patch_step_function`` marks ``step`` of its class.
-    """
-    optimizer = getattr(sys.modules.get("torch.optim"), "Optimizer", None)
-    kinds: list[type] = [] if optimizer is None else [optimizer]
-    while kinds:
-        kind = kinds.pop()
-        if getattr(vars(kind).get("step"), "hooked", False):
-            return True
-        kinds += kind.__subclasses__()
-    return False
+    """Return whether the process has ever made an optimizer."""
+    return next(optimizer_steps.used_classes(), None) is not None
 
 
 class BlockSteps:
