@@ -85,12 +85,19 @@ def find_unused_gpus() -> list[str]:
     if is_hidden or any(modules_in_use()):
         return []
 
-    names = []
     with contextlib.suppress(OSError):
         if any(os.access(file, os.R_OK | os.W_OK) for file in _DEVICE_FILES.glob("nvidia[0-9]*")):
-            for gpu in sorted(_NVIDIA_GPUS.glob("*/information")):
-                model = _MODEL.search(gpu.read_text(encoding="utf-8", errors="replace"))
-                names += [model[1]] if model else []
+            return read_nvidia_gpus()
+    return []
+
+
+def read_nvidia_gpus() -> list[str]:
+    """Read the names of the NVIDIA GPUs that the kernel's driver has found, without calling it."""
+    names = []
+    with contextlib.suppress(OSError):
+        for gpu in sorted(_NVIDIA_GPUS.glob("*/information")):
+            model = _MODEL.search(gpu.read_text(encoding="utf-8", errors="replace"))
+            names += [model[1]] if model else []
     return names
 
 

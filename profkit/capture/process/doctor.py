@@ -111,39 +111,42 @@ class Line:
 
 def examine(facts: Facts) -> tuple[Line, ...]:
     """Check a machine; the results are in the order of the page."""
+    has_torch = facts.torch is not None
     return (
         *_check_basics(facts),
-        *_check_devices(facts),
-        *_check_profiling(facts),
+        *(_check_devices(facts) if has_torch else ()),
+        *(_check_profiling(facts) if has_torch else ()),
         *_check_surroundings(facts),
     )
+
+
+def _ok(topic: str, text: str) -> Line:
+    return Line(topic, "ok", text)
+
+
+def _note(topic: str, text: str, fix: str) -> Line:
+    return Line(topic, "note", text, fix)
+
+
+def _problem(topic: str, text: str, fix: str) -> Line:
+    return Line(topic, "problem", text, fix)
 
 
 def _check_basics(facts: Facts) -> Iterator[Line]:
     python = ".".join(map(str, facts.python))
     if facts.python < _MIN_PYTHON:
-        yield Line(
-            "Python", "problem", f"Python {python} is too old.", "Install Python 3.11 or newer."
-        )
+        yield _problem("Python", f"Python {python} is too old.", "Install Python 3.11 or newer.")
     else:
-        yield Line("Python", "ok", " on ".join(filter(None, (python, facts.system))))
+        yield _ok("Python", " on ".join(filter(None, (python, facts.system))))
 
     if facts.torch is None:
-        yield Line(
-            "PyTorch",
-            "problem",
-            f"PyTorch cannot be imported: {facts.torch_error}",
-            "Install it as shown at https://pytorch.org/get-started/locally.",
-        )
+        text = f"PyTorch cannot be imported: {facts.torch_error}"
+        fix = "Install it as shown at https://pytorch.org/get-started/locally."
+        yield _problem("PyTorch", text, fix)
     elif _is_older(facts.torch, _MIN_TORCH):
-        yield Line(
-            "PyTorch",
-            "problem",
-            f"PyTorch {facts.torch} is too old.",
-            "Install 2.6 or newer.",
-        )
+        yield _problem("PyTorch", f"PyTorch {facts.torch} is too old.", "Install 2.6 or newer.")
     else:
-        yield Line("PyTorch", "ok", f"{facts.torch}, built for {facts.built_for or 'the CPU'}")
+        yield _ok("PyTorch", f"{facts.torch}, built for {facts.built_for or 'the CPU'}")
 
 
 def _is_older(version: str, minimum: tuple[int, int]) -> bool:
@@ -154,22 +157,20 @@ def _is_older(version: str, minimum: tuple[int, int]) -> bool:
 
 
 def _check_devices(facts: Facts) -> Iterator[Line]:
-    if facts.torch is None:
+    if not facts.devices:
+        yield _explain_no_device(facts)
         return
 
     for number, device in enumerate(facts.devices):
         yield _check_device(facts, number, device)
 
-    if facts.devices:
-        versions = [f"driver {facts.driver}"] if facts.driver else []
-        if facts.driver_cuda:
-            versions.append("runs CUDA up to {}.{}".format(*facts.driver_cuda))
-        if facts.cudnn:
-            versions.append(facts.cudnn)
-        if versions:
-            yield Line("driver", "ok", ", ".join(versions))
-    else:
-        yield _explain_no_device(facts)
+    versions = [f"driver {facts.driver}"] if facts.driver else []
+    if facts.driver_cuda:
+        versions.append("runs CUDA up to {}.{}".format(*facts.driver_cuda))
+    if facts.cudnn:
+        versions.append(facts.cudnn)
+    if versions:
+        yield _ok("driver", ", ".join(versions))
 
 
 def _check_device(facts: Facts, number: int, device: DeviceFacts) -> Line:
@@ -177,13 +178,10 @@ def _check_device(facts: Facts, number: int, device: DeviceFacts) -> Line:
     current = ", current" if device.current else ""
     text = f"{device.name}, {format_bytes(device.total_bytes)}, {device.arch}{current}"
     if facts.archs and not _can_run_on(device.arch, facts.archs):
-        return Line(
-            topic,
-            "problem",
-            f"{text}: this PyTorch build has kernels for {', '.join(facts.archs)} only.",
-            "Install a build of PyTorch for this architecture, usually a newer one.",
-        )
-    return Line(topic, "ok", text)
+        text += f": this PyTorch build has kernels for {', '.join(facts.archs)} only."
+        fix = "Install a build of PyTorch for this architecture, usually a newer one."
+        return _problem(topic, text, fix)
+    return _ok(topic, text)
 
 
 def _can_run_on(arch: str, archs: tuple[str, ...]) -> bool:
@@ -219,112 +217,76 @@ def _explain_no_device(facts: Facts) -> Line:
     """Explain why torch finds no GPU, by the most certain cause."""
     gpus = ", ".join(facts.gpus)
     if not facts.gpus and not facts.driver:
-        return Line("GPU", "ok", "No GPU found; programs run on the CPU.")
+        return _ok("GPU", "No GPU found; programs run on the CPU.")
 
     if facts.built_for is None:
-        return Line(
-            "GPU",
-            "problem",
-            f"This machine has a GPU ({gpus}), but PyTorch is built for the CPU.",
-            "Install a CUDA or ROCm build: see https://pytorch.org/get-started/locally.",
-        )
+        text = f"This machine has a GPU ({gpus}), but PyTorch is built for the CPU."
+        fix = "Install a CUDA or ROCm build: see https://pytorch.org/get-started/locally."
+        return _problem("GPU", text, fix)
     if facts.visible is not None:
         name, value = facts.visible
         # An empty value and -1 are how a program is made to run on the CPU.
         if not value.strip() or value.strip() == "-1":
-            return Line("GPU", "problem", f"{name}={value!r} hides every GPU.", f"Unset {name}.")
-        return Line(
-            "GPU",
-            "problem",
-            f"{name}={value!r} names no GPU of this machine ({gpus}).",
-            f"Unset {name}, or use one that `nvidia-smi -L` or `rocm-smi` lists.",
-        )
+            return _problem("GPU", f"{name}={value!r} hides every GPU.", f"Unset {name}.")
+        text = f"{name}={value!r} names no GPU of this machine ({gpus})."
+        fix = f"Unset {name}, or use one that `nvidia-smi -L` or `rocm-smi` lists."
+        return _problem("GPU", text, fix)
 
     built = facts.built_for.partition(" ")[2].partition(".")[0]
     if facts.driver_cuda and built.isdecimal() and facts.driver_cuda[0] < int(built):
         runs = "{}.{}".format(*facts.driver_cuda)
-        return Line(
-            "GPU",
-            "problem",
-            f"The driver {facts.driver or ''} runs CUDA up to {runs}, and PyTorch is built for "
-            f"{facts.built_for}.",
-            f"Update the driver, or install a build of PyTorch for CUDA {facts.driver_cuda[0]}.",
-        )
+        driver = f"The driver {facts.driver or ''} runs CUDA up to {runs}"
+        newest = facts.driver_cuda[0]
+        fix = f"Update the driver, or install a build of PyTorch for CUDA {newest}."
+        return _problem("GPU", f"{driver}, and PyTorch is built for {facts.built_for}.", fix)
 
     error = f" Its error: {facts.device_error}" if facts.device_error else ""
-    return Line(
-        "GPU",
-        "problem",
-        f"This machine has a GPU ({gpus}), but PyTorch cannot use it.{error}",
-        "Check that `nvidia-smi` or `rocm-smi` works, and restart after a driver update.",
-    )
+    text = f"This machine has a GPU ({gpus}), but PyTorch cannot use it.{error}"
+    fix = "Check that `nvidia-smi` or `rocm-smi` works, and restart after a driver update."
+    return _problem("GPU", text, fix)
 
 
 def _check_profiling(facts: Facts) -> Iterator[Line]:
-    if facts.torch is None:
-        return
-
     if not facts.kineto:
-        yield Line(
-            "profiler",
-            "problem",
-            "This PyTorch is built without Kineto: it cannot record.",
-            "Install an official build.",
-        )
+        text = "This PyTorch is built without Kineto: it cannot record."
+        yield _problem("profiler", text, "Install an official build.")
     elif facts.devices and not facts.records_devices:
-        yield Line(
-            "profiler",
-            "problem",
-            "torch.profiler records the CPU, but not the GPU.",
-            "Install a build of PyTorch with CUPTI (CUDA) or roctracer (ROCm).",
-        )
+        text = "torch.profiler records the CPU, but not the GPU."
+        fix = "Install a build of PyTorch with CUPTI (CUDA) or roctracer (ROCm)."
+        yield _problem("profiler", text, fix)
     else:
-        yield Line("profiler", "ok", f"records the CPU{' and the GPU' if facts.devices else ''}")
+        yield _ok("profiler", f"records the CPU{' and the GPU' if facts.devices else ''}")
 
     for name in facts.injectors:
-        yield Line(
-            "profiler",
-            "note",
-            f"{name} is set: another tool may be using the GPU's profiler.",
-            "Run without it: only one of the two can record the GPU.",
-        )
+        text = f"{name} is set: another tool may be using the GPU's profiler."
+        fix = "Run without it: only one of the two can record the GPU."
+        yield _note("profiler", text, fix)
 
 
 def _check_surroundings(facts: Facts) -> Iterator[Line]:
     yield _check_threads(facts)
-
-    if facts.folder_error:
-        yield Line(
-            "traces",
-            "problem",
-            f"{facts.folder} cannot be written: {facts.folder_error}.",
-            "Set PROFKIT_DIR to a writable folder.",
-        )
-    elif facts.free_bytes < _MIN_FREE_BYTES:
-        free = format_bytes(facts.free_bytes)
-        yield Line(
-            "traces",
-            "note",
-            f"Only {free} is free in {facts.folder}.",
-            "Free some space, or set PROFKIT_DIR to another folder.",
-        )
-    else:
-        yield Line("traces", "ok", f"{facts.folder}, {format_bytes(facts.free_bytes)} free")
-
+    yield _check_folder(facts)
     yield _check_tensorboard(facts)
 
     for name, value in sorted(facts.variables.items()):
         if name not in _KNOWN_VARIABLES:
-            yield Line(
-                "environment",
-                "note",
-                f"{name} is set, but profkit has no such setting.",
-                "Check the spelling.",
-            )
+            text = f"{name} is set, but profkit has no such setting."
+            yield _note("environment", text, "Check the spelling.")
         elif name == "PROFKIT" and value == "0":
-            yield Line("environment", "note", "PROFKIT=0: recording is off.", "Unset PROFKIT.")
+            yield _note("environment", "PROFKIT=0: recording is off.", "Unset PROFKIT.")
         else:
-            yield Line("environment", "ok", f"{name}={value}")
+            yield _ok("environment", f"{name}={value}")
+
+
+def _check_folder(facts: Facts) -> Line:
+    free = format_bytes(facts.free_bytes)
+    if facts.folder_error:
+        text = f"{facts.folder} cannot be written: {facts.folder_error}."
+        return _problem("traces", text, "Set PROFKIT_DIR to a writable folder.")
+    if facts.free_bytes < _MIN_FREE_BYTES:
+        fix = "Free some space, or set PROFKIT_DIR to another folder."
+        return _note("traces", f"Only {free} is free in {facts.folder}.", fix)
+    return _ok("traces", f"{facts.folder}, {free} free")
 
 
 def _check_threads(facts: Facts) -> Line:
@@ -333,30 +295,25 @@ def _check_threads(facts: Facts) -> Line:
 
     if threads and threads > facts.n_cores:
         fix = f"Set OMP_NUM_THREADS={facts.n_cores}: more threads than cores slow each other down."
-        return Line("cores", "note", text, fix)
+        return _note("cores", text, fix)
     if facts.omp_threads == "1" and facts.n_cores > 1:
         fix = "Unset it, unless several processes share this machine (torchrun sets it)."
-        return Line("cores", "note", f"{text}, because OMP_NUM_THREADS=1", fix)
-    return Line("cores", "ok", text)
+        return _note("cores", f"{text}, because OMP_NUM_THREADS=1", fix)
+    return _ok("cores", text)
 
 
 def _check_tensorboard(facts: Facts) -> Line:
     missing = [name for name, version in facts.packages.items() if version is None]
     if missing:
-        fix = f"pip install {' '.join(missing)}"
-        return Line(
-            "TensorBoard",
-            "note",
-            f"{' and '.join(missing)} missing: no timeline in TensorBoard.",
-            fix,
-        )
+        text = f"{' and '.join(missing)} missing: no timeline in TensorBoard."
+        return _note("TensorBoard", text, f"pip install {' '.join(missing)}")
 
     if facts.plugin_error:
         text = f"Its profiler plugin fails to load: {facts.plugin_error}."
-        return Line("TensorBoard", "note", text, "pip install --upgrade torch-tb-profiler")
+        return _note("TensorBoard", text, "pip install --upgrade torch-tb-profiler")
 
     versions = ", ".join(f"{name} {version}" for name, version in facts.packages.items())
     if facts.tab_error:
         text = f"{versions}, but without the Profkit tab: {facts.tab_error}."
-        return Line("TensorBoard", "note", text, "Reinstall profkit in TensorBoard's environment.")
-    return Line("TensorBoard", "ok", f"{versions}, with the Profkit tab")
+        return _note("TensorBoard", text, "Reinstall profkit in TensorBoard's environment.")
+    return _ok("TensorBoard", f"{versions}, with the Profkit tab")

@@ -50,7 +50,7 @@ def find_caller(depth: int = 1) -> FrameType | None:
 
 def describe_code(code: CodeType) -> str:
     """Return the name and first line of a function: ``Net.forward at train.py:12``."""
-    name = getattr(code, "co_qualname", code.co_name).rpartition("<locals>.")[2]
+    name = code.co_qualname.rpartition("<locals>.")[2]
     file = code.co_filename.replace("\\", "/").rpartition("/")[2]
     return f"{name} at {file}:{code.co_firstlineno}"
 

@@ -13,14 +13,13 @@ from importlib.metadata import PackageNotFoundError, entry_points, version
 from pathlib import Path
 from typing import Any, Final
 
-from profkit.capture.process import environment
+from profkit.capture.process import devices, environment
 from profkit.capture.process.doctor import DeviceFacts, Facts
 from profkit.folders import traces_folder
 
 _INJECTORS: Final = ("NSYS_PROFILING_SESSION_ID", "CUDA_INJECTION64_PATH")
 """Set by Nsight Systems and by other tools that CUDA loads."""
 _VISIBLE: Final = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
-_NVIDIA: Final = Path("/proc/driver/nvidia")
 _AMD: Final = Path("/dev/kfd")
 
 
@@ -64,11 +63,11 @@ def _gather_torch_facts() -> dict[str, Any]:
         f"ROCm {hip}" if hip else f"CUDA {torch.version.cuda}" if torch.version.cuda else None
     )
 
-    devices: tuple[DeviceFacts, ...] = ()
+    cuda_devices: tuple[DeviceFacts, ...] = ()
     device_error = ""
     try:
         if torch.cuda.is_available():
-            devices = tuple(
+            cuda_devices = tuple(
                 _describe_device(torch, number) for number in range(torch.cuda.device_count())
             )
         elif built_for:
@@ -82,7 +81,7 @@ def _gather_torch_facts() -> dict[str, Any]:
         "torch": str(torch.__version__),
         "built_for": built_for,
         "archs": tuple(torch.cuda.get_arch_list()),
-        "devices": devices,
+        "devices": cuda_devices,
         "device_error": device_error,
         "cudnn": f"{'MIOpen' if hip else 'cuDNN'} {cudnn}" if cudnn else None,
         "kineto": bool(torch.profiler.kineto_available()),
@@ -104,13 +103,7 @@ def _describe_device(torch: Any, number: int) -> DeviceFacts:  # noqa: ANN401  (
 
 def _list_gpus() -> tuple[str, ...]:
     """List the GPUs that their kernel drivers name, whether torch can use them or not."""
-    names: list[str] = []
-    for path in sorted(_NVIDIA.glob("gpus/*/information")):
-        with contextlib.suppress(OSError):
-            lines = path.read_text(errors="replace").splitlines()
-            models = [line for line in lines if line.startswith("Model:")]
-            names += [line.partition(":")[2].strip() for line in models]
-
+    names = devices.read_nvidia_gpus()
     # A container may have the device without the driver's folder in /proc.
     if not names and Path("/dev/nvidiactl").exists():
         names.append("an NVIDIA GPU")

@@ -114,7 +114,7 @@ def _execute_archive(path: str) -> None:
         runpy.run_path(path, run_name="__main__")
         return
     # Python adds it to a safe path too.
-    sys.path[: not _has_safe_path()] = [path]
+    sys.path[: not sys.flags.safe_path] = [path]
     _, spec, code = runpy._get_main_module_details()  # type: ignore[attr-defined]  # noqa: SLF001
     _execute(code, **_names_of(spec))
 
@@ -153,12 +153,8 @@ def _compile(path: str) -> CodeType:
 
 def _set_first_path(folder: str) -> None:
     """Replace the folder of this command by the program's, as ``python`` would set it."""
-    if not _has_safe_path():
+    if not sys.flags.safe_path:
         sys.path[:1] = [folder]
-
-
-def _has_safe_path() -> bool:
-    return bool(getattr(sys.flags, "safe_path", False))
 
 
 def _run(start: Callable[[], object]) -> BaseException | None:
