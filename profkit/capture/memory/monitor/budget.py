@@ -48,6 +48,25 @@ _WEIGHT: Final = 0.3
 """Weight of the newest value in a running mean."""
 
 
+_LIMITS: Final[dict[Work, tuple[float, float]]] = {
+    "first": (0.022, 0.015),
+    "full": (0.0, 0.003),
+    "missed": (1.0, 0.01),
+    "young": (0.006, 0.007),
+    "graphs": (0.004, 0.004),
+    "heap": (0.004, 0.004),
+    "evaluate": (0.004, 0.005),
+    "inspection": (1.5, 0.02),
+    "host": (3.0, 0.04),
+    "lines": (0.5, 0.01),
+    "collector": (0.005, 0.003),
+    "classify": (0.008, 0.003),
+    "workers": (0.15, 0.01),
+    "sites": (1.0, 0.02),
+}
+"""By kind of work the seconds that are always allowed, and the share of the time."""
+
+
 @dataclass(frozen=True)
 class Budget:
     """What monitoring may cost: for each kind of work the larger of an amount and a share.
@@ -58,40 +77,10 @@ class Budget:
     """
 
     free_s: dict[Work, float] = field(
-        default_factory=lambda: {
-            "first": 0.022,
-            "full": 0.0,
-            "missed": 1.0,
-            "young": 0.006,
-            "graphs": 0.004,
-            "heap": 0.004,
-            "evaluate": 0.004,
-            "inspection": 1.5,
-            "host": 3.0,
-            "lines": 0.5,
-            "collector": 0.005,
-            "classify": 0.008,
-            "workers": 0.15,
-            "sites": 1.0,
-        }
+        default_factory=lambda: {work: free_s for work, (free_s, _) in _LIMITS.items()}
     )
     share: dict[Work, float] = field(
-        default_factory=lambda: {
-            "first": 0.015,
-            "full": 0.003,
-            "missed": 0.01,
-            "young": 0.007,
-            "graphs": 0.004,
-            "heap": 0.004,
-            "evaluate": 0.005,
-            "inspection": 0.02,
-            "host": 0.04,
-            "lines": 0.01,
-            "collector": 0.003,
-            "classify": 0.003,
-            "workers": 0.01,
-            "sites": 0.02,
-        }
+        default_factory=lambda: {work: share for work, (_, share) in _LIMITS.items()}
     )
 
 

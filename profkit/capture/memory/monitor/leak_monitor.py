@@ -212,61 +212,46 @@ class LeakMonitor:
 
     def _carry_out(self, action: MonitorAction) -> MonitorEvent:
         """Take an action, and return its outcome."""
-        match action:
-            case MonitorAction.BEGIN:
-                self._instruments.begin(self._state.step)
-                return self._sample()
-            case MonitorAction.SAMPLE:
-                return self._sample()
-            case MonitorAction.SAMPLE_RECORDED:
-                return self._sample(was_recorded=True)
+        instruments, inspections, step = self._instruments, self._inspections, self._state.step
+        outcomes: dict[MonitorAction, Callable[[], MonitorEvent]] = {
+            MonitorAction.BEGIN: self._begin,
+            MonitorAction.SAMPLE: self._sample,
+            MonitorAction.SAMPLE_RECORDED: lambda: self._sample(was_recorded=True),
+            MonitorAction.STOP_RECORDING: self._end_recording,
+            MonitorAction.ADVANCE_TRACING: lambda: TracingAdvanced(
+                instruments.advance_tracing(step)
+            ),
+            MonitorAction.ADVANCE_MEASURING: lambda: MeasuringAdvanced(
+                instruments.advance_measuring(step)
+            ),
+            MonitorAction.CHECK_SITES: lambda: SitesChecked(inspections.lacks_sampled_sites()),
+            MonitorAction.RECORD_SITES: self._record_sites,
+            MonitorAction.EVALUATE: self._evaluate,
+            MonitorAction.ASK_FOR_SITES: self._ask_for_sites,
+            MonitorAction.INSPECT: lambda: Inspected(*inspections.inspect(step)),
+            MonitorAction.SCAN_HOST: self._scan_host,
+            MonitorAction.TRACE_LINES: lambda: LinesBegun(instruments.trace_lines(step)),
+            MonitorAction.MEASURE_HEAP: self._measure_heap,
+        }
+        return outcomes[action]()
 
-            case (
-                MonitorAction.EVALUATE
-                | MonitorAction.ASK_FOR_SITES
-                | MonitorAction.CHECK_SITES
-                | MonitorAction.INSPECT
-                | MonitorAction.SCAN_HOST
-            ):
-                return self._examine(action)
-            case _:
-                return self._record(action)
+    def _begin(self) -> Sampled:
+        """Begin to track tensors, and take the first sample."""
+        self._instruments.begin(self._state.step)
+        return self._sample()
 
-    def _record(self, action: MonitorAction) -> MonitorEvent:
-        """Take an action that records what the program allocates, and return its outcome."""
-        instruments, step = self._instruments, self._state.step
+    def _end_recording(self) -> RecordingStopped:
+        self._instruments.stop_recording(self._state.step)
+        return RecordingStopped()
 
-        match action:
-            case MonitorAction.RECORD_SITES:
-                return self._record_sites()
-            case MonitorAction.ADVANCE_TRACING:
-                return TracingAdvanced(instruments.advance_tracing(step))
-            case MonitorAction.ADVANCE_MEASURING:
-                return MeasuringAdvanced(instruments.advance_measuring(step))
-            case MonitorAction.TRACE_LINES:
-                return LinesBegun(instruments.trace_lines(step))
-            case MonitorAction.MEASURE_HEAP:
-                is_allowed = self._may_sample_sites()
-                return HeapBegun(is_allowed, is_allowed and instruments.measure_heap(step))
-            case _:
-                instruments.stop_recording(step)
-                return RecordingStopped()
+    def _ask_for_sites(self) -> SitesAnswered:
+        may_sample = self._may_sample_sites()
+        return SitesAnswered(may_sample, self._inspections.sample_sites() if may_sample else 0)
 
-    def _examine(self, action: MonitorAction) -> MonitorEvent:
-        """Take an action that examines growth, and return its outcome."""
-        inspections = self._inspections
-        match action:
-            case MonitorAction.EVALUATE:
-                return self._evaluate()
-            case MonitorAction.ASK_FOR_SITES:
-                may_sample = self._may_sample_sites()
-                return SitesAnswered(may_sample, inspections.sample_sites() if may_sample else 0)
-            case MonitorAction.CHECK_SITES:
-                return SitesChecked(inspections.lacks_sampled_sites())
-            case MonitorAction.INSPECT:
-                return Inspected(*inspections.inspect(self._state.step))
-            case _:
-                return self._scan_host()
+    def _measure_heap(self) -> HeapBegun:
+        is_allowed = self._may_sample_sites()
+        is_on = is_allowed and self._instruments.measure_heap(self._state.step)
+        return HeapBegun(is_allowed, is_on)
 
     def _sample(self, *, was_recorded: bool = False) -> Sampled:
         """Take a sample."""

@@ -291,37 +291,6 @@ Transition = tuple[MonitorState, MonitorAction]
 _Phase = MonitorPhase
 _Action = MonitorAction
 
-OUTCOMES: Final[dict[MonitorAction, type[tuple[Any, ...]]]] = {
-    _Action.BEGIN: Sampled,
-    _Action.SAMPLE: Sampled,
-    _Action.SAMPLE_RECORDED: Sampled,
-    _Action.STOP_RECORDING: RecordingStopped,
-    _Action.ADVANCE_TRACING: TracingAdvanced,
-    _Action.ADVANCE_MEASURING: MeasuringAdvanced,
-    _Action.CHECK_SITES: SitesChecked,
-    _Action.RECORD_SITES: SitesRecorded,
-    _Action.EVALUATE: Evaluated,
-    _Action.ASK_FOR_SITES: SitesAnswered,
-    _Action.INSPECT: Inspected,
-    _Action.SCAN_HOST: HostScanned,
-    _Action.TRACE_LINES: LinesBegun,
-    _Action.MEASURE_HEAP: HeapBegun,
-}
-"""The event that follows each action."""
-
-PHASES: Final[dict[MonitorPhase, frozenset[MonitorPhase]]] = {
-    _Phase.UNSTARTED: frozenset({_Phase.WATCHING}),
-    _Phase.WATCHING: frozenset(
-        {_Phase.SAMPLING_SITES, _Phase.TRACING_LINES, _Phase.MEASURING_HEAP}
-    ),
-    _Phase.SAMPLING_SITES: frozenset({_Phase.WATCHING}),
-    _Phase.TRACING_LINES: frozenset({_Phase.WATCHING}),
-    _Phase.MEASURING_HEAP: frozenset({_Phase.WATCHING}),
-    _Phase.FINISHED: frozenset(),
-    _Phase.GIVEN_UP: frozenset(),
-}
-"""The phases that follow each, beside itself; all that are not over may also end or fail."""
-
 
 def next_action(state: MonitorState, event: MonitorEvent) -> Transition:
     """Return the state after an event, and what to do now.

@@ -63,15 +63,6 @@ class OptimizerStep(Enum):
     """The end of a step, and those counted before were parts of steps."""
 
 
-PHASES: Final[dict[OrderPhase, frozenset[OrderPhase]]] = {
-    OrderPhase.EMPTY: frozenset({OrderPhase.FINDING}),
-    OrderPhase.FINDING: frozenset({OrderPhase.FINDING, OrderPhase.SETTLED, OrderPhase.ANY}),
-    OrderPhase.SETTLED: frozenset({OrderPhase.SETTLED, OrderPhase.ANY}),
-    OrderPhase.ANY: frozenset({OrderPhase.FINDING, OrderPhase.SETTLED, OrderPhase.ANY}),
-}
-"""The phases that one step of an optimizer can lead to."""
-
-
 @dataclass(frozen=True)
 class SteppedOptimizer:
     """What is known of an optimizer that has stepped.

@@ -11,8 +11,6 @@ from hypothesis import strategies as st
 
 from profkit.capture.memory.monitor.monitor_states import (
     MAX_SAMPLED_STEPS,
-    OUTCOMES,
-    PHASES,
     RESTS,
     Evaluated,
     HeapBegun,
@@ -26,6 +24,7 @@ from profkit.capture.memory.monitor.monitor_states import (
     MonitorFinished,
     MonitorPhase,
     MonitorState,
+    RecordingStopped,
     Sampled,
     SitesAnswered,
     SitesChecked,
@@ -41,6 +40,35 @@ Action = MonitorAction
 LONG = 100
 OVER = {Phase.FINISHED, Phase.GIVEN_UP}
 SAMPLES = {Action.BEGIN, Action.SAMPLE, Action.SAMPLE_RECORDED}
+
+OUTCOMES: dict[Action, Any] = {
+    Action.BEGIN: Sampled,
+    Action.SAMPLE: Sampled,
+    Action.SAMPLE_RECORDED: Sampled,
+    Action.STOP_RECORDING: RecordingStopped,
+    Action.ADVANCE_TRACING: TracingAdvanced,
+    Action.ADVANCE_MEASURING: MeasuringAdvanced,
+    Action.CHECK_SITES: SitesChecked,
+    Action.RECORD_SITES: SitesRecorded,
+    Action.EVALUATE: Evaluated,
+    Action.ASK_FOR_SITES: SitesAnswered,
+    Action.INSPECT: Inspected,
+    Action.SCAN_HOST: HostScanned,
+    Action.TRACE_LINES: LinesBegun,
+    Action.MEASURE_HEAP: HeapBegun,
+}
+"""The event that follows each action."""
+
+PHASES: dict[Phase, set[Phase]] = {
+    Phase.UNSTARTED: {Phase.WATCHING},
+    Phase.WATCHING: {Phase.SAMPLING_SITES, Phase.TRACING_LINES, Phase.MEASURING_HEAP},
+    Phase.SAMPLING_SITES: {Phase.WATCHING},
+    Phase.TRACING_LINES: {Phase.WATCHING},
+    Phase.MEASURING_HEAP: {Phase.WATCHING},
+    Phase.FINISHED: set(),
+    Phase.GIVEN_UP: set(),
+}
+"""The phases that follow each, beside itself; all that are not over may also end or fail."""
 
 
 def events_of(kind: Any, step: int) -> Iterator[MonitorEvent]:  # noqa: ANN401  (a NamedTuple)

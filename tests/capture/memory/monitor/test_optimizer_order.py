@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from profkit.capture.memory.monitor.optimizer_order import (
     FOREIGN_STEPS,
     MAX_REMEMBERED,
-    PHASES,
     SETTLING_STEPS,
     OptimizerOrder,
     OptimizerStep,
@@ -24,6 +23,14 @@ Event = tuple[int, frozenset[int]]
 """The optimizer that steps, and those that were freed before."""
 
 N_ITERATIONS = 60
+
+PHASES: dict[OrderPhase, set[OrderPhase]] = {
+    OrderPhase.EMPTY: {OrderPhase.FINDING},
+    OrderPhase.FINDING: {OrderPhase.FINDING, OrderPhase.SETTLED, OrderPhase.ANY},
+    OrderPhase.SETTLED: {OrderPhase.SETTLED, OrderPhase.ANY},
+    OrderPhase.ANY: {OrderPhase.FINDING, OrderPhase.SETTLED, OrderPhase.ANY},
+}
+"""The phases that one step of an optimizer can lead to."""
 
 
 def checked_step(
