@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 import torch
 
-from profkit.capture.live import stacks
+from profkit.capture.live.process_now import read_stacks
 from profkit.capture.process import frames
 from profkit.capture.recording import harmless_kinds
 
@@ -31,7 +31,7 @@ def without_collections() -> Iterator[None]:
         harmless_kinds._is_in_optimizer,
         frames.local_values,
         frames.clear_cached_locals,
-        partial(stacks.stacks, None),
+        partial(read_stacks, None),
     ],
 )
 def test_no_frame_is_kept_beyond_the_look(look: Callable[[], object]) -> None:

@@ -326,9 +326,9 @@ def test_of_three_threads_one_records_and_one_note_says_why_the_others_do_not(
 def test_what_others_write_to_stderr_meanwhile_is_written(tmp_path: Path) -> None:
     program = (
         "import os, threading\n"
-        "from profkit.capture.process import kineto_start\n"
+        "from profkit.capture.recording import quiet_profiler\n"
         "def work():\n"
-        "    with kineto_start.without_thread_error():\n"
+        "    with quiet_profiler.without_thread_error():\n"
         "        os.write(2, b'before\\nERROR: External init callback must run in same thread as "
         "registerClient (1 != 2)\\nafter\\n')\n"
         "thread = threading.Thread(target=work)\n"
@@ -342,10 +342,10 @@ def test_what_others_write_to_stderr_meanwhile_is_written(tmp_path: Path) -> Non
 def test_a_thread_starts_its_recording_also_with_a_closed_stderr(tmp_path: Path) -> None:
     program = (
         "import os, threading\n"
-        "from profkit.capture.process import kineto_start\n"
+        "from profkit.capture.recording import quiet_profiler\n"
         "os.close(2)\n"
         "def work():\n"
-        "    with kineto_start.without_thread_error():\n"
+        "    with quiet_profiler.without_thread_error():\n"
         "        print('started')\n"
         "thread = threading.Thread(target=work)\n"
         "thread.start(); thread.join()\n"

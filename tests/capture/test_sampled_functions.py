@@ -98,8 +98,8 @@ def finder(tmp_path: Path) -> Iterator[StepFinder]:
 def test_a_run_without_steps_has_its_functions_in_its_trace(finder: StepFinder) -> None:
     tokenize(1.0)
     finder.finish()
-    assert finder.path is not None
-    capture = load_trace(finder.path).capture
+    assert finder.recorder.path is not None
+    capture = load_trace(finder.recorder.path).capture
     assert capture is not None
     assert capture.sampled is not None
     first = capture.sampled.functions[0]
@@ -117,8 +117,8 @@ def test_nothing_is_sampled_once_the_steps_are_known(finder: StepFinder) -> None
         optimizer.step()
     assert (was_on, finder.recorder.is_sampling) == (True, False)
     finder.finish()
-    assert finder.path is not None
-    capture = load_trace(finder.path).capture
+    assert finder.recorder.path is not None
+    capture = load_trace(finder.recorder.path).capture
     assert capture is not None
     assert capture.steps == "optimizer"
     # What there may be is of the steps, and not of the run before them.

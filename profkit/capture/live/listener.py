@@ -15,10 +15,9 @@ from typing import Final
 
 from profkit.arguments import NAME, PATH, Arguments, optional
 from profkit.capture.live.endpoint import Endpoint, Message
-from profkit.capture.live.memory_now import measure_memory_now
+from profkit.capture.live.process_now import measure_memory, read_stacks
 from profkit.capture.live.recorder import StepRecorder
 from profkit.capture.live.server import Client, Server
-from profkit.capture.live.stacks import stacks
 from profkit.capture.live.step_clock import StepClock
 from profkit.capture.live.step_ends import StepEnds
 from profkit.capture.process import console, devices, environment, files, launch
@@ -142,7 +141,7 @@ class ProgramListener:
 
         if topic == "stacks":
             this_thread = self._server.thread.ident
-            return {**self._identity(), "stacks": stacks(except_for=this_thread)}
+            return {**self._identity(), "stacks": read_stacks(except_for=this_thread)}
 
         if topic == "figures":
             self._watch_syncs(client)
@@ -153,7 +152,7 @@ class ProgramListener:
                 "now_ns": time.perf_counter_ns(),
                 "steps": self._ends.source,
                 "n_syncs": self._n_syncs if self._watching else None,
-                "memory": measure_memory_now(),
+                "memory": measure_memory(),
                 "is_recording": self._recorder.request is not None,
             }
 

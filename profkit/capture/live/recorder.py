@@ -213,7 +213,7 @@ class StepRecorder:
         if trace is not None:
             files_written = [trace, *(_move_beside(trace, memory) if memory is not None else ())]
             answer: Message = {"files": files_written, "stopped_by": stopped_by}
-        elif session is not None and session.made_way:
+        elif session is not None and session.yielded_to_profiler:
             answer = _refusal("the program began to use a profiler itself, which comes first")
         else:
             answer = _refusal("nothing was recorded; the program's stderr says why")

@@ -70,6 +70,19 @@ def modules_in_use(kinds: Sequence[str] = ("cuda", "xpu")) -> Iterator[Any]:
                 yield module
 
 
+def read_device_memory() -> Iterator[tuple[str, int, int]]:
+    """Yield the name, such as ``cuda:0``, of each device, and its allocated and reserved bytes.
+
+    Source: ``torch.cuda.memory_allocated`` and ``torch.cuda.memory_reserved``.
+    """
+    for module in modules_in_use():
+        kind = module.__name__.rpartition(".")[2]
+        with contextlib.suppress(RuntimeError, AttributeError, AssertionError):
+            for number in range(module.device_count()):
+                allocated_bytes = int(module.memory_allocated(number))
+                yield f"{kind}:{number}", allocated_bytes, int(module.memory_reserved(number))
+
+
 def find_unused_gpus() -> list[str]:
     """Return the names of the NVIDIA GPUs that this process may use, if it has used no device.
 

@@ -35,7 +35,9 @@ class CallCounter:
             import _lsprof
 
             if sys.getprofile() is None:
-                self._watching.enter_context(program_profilers.watching_python(self._make_way))
+                self._watching.enter_context(
+                    program_profilers.watching_python(self._yield_to_program)
+                )
                 profiler = _lsprof.Profiler()
                 profiler.enable(subcalls=False, builtins=True)
                 self._profiler = profiler
@@ -54,7 +56,7 @@ class CallCounter:
             return None
         return sum(entry.callcount for entry in profiler.getstats())
 
-    def _make_way(self, _name: str) -> None:
+    def _yield_to_program(self, _name: str) -> None:
         """End before the program sets a profile function, where that would replace this one."""
         if _is_on(self._profiler):
             self.stop()

@@ -6,6 +6,7 @@ thread, is a named region; a block on another thread meanwhile is not recorded.
 
 import atexit
 import contextlib
+import ctypes
 import os
 import sys
 import threading
@@ -15,7 +16,6 @@ from typing import Any, Final
 from profkit.capture.process import console, devices, signals
 from profkit.capture.process.devices import OnlyDevice
 from profkit.capture.recording import worker_samples
-from profkit.capture.recording.forked_child import disable_in_child
 from profkit.capture.recording.options import IS_ON, Options
 from profkit.capture.recording.recording_budget import StepBudget
 from profkit.capture.recording.recording_writer import forget_lines
@@ -175,12 +175,37 @@ def _forget_in_child() -> None:
     """Switch off in a forked child: it has the profiler's memory, but none of its threads."""
     if not n_recorded:
         return
-    disable_in_child(recording=state.session is not None)
+    _disable_profiler_in_child(recording=state.session is not None)
     if state.session is not None:
         state.is_on = False
         state.session.forget()
         state.session = None
         signals.remove(_FINISHER)
+
+
+def _disable_profiler_in_child(*, recording: bool) -> None:
+    """Disable the copied profiler in a forked child, and let the child exit without destructors.
+
+    The child's operators and calls would be recorded forever, and libkineto's destructors would
+    wait for the missing threads at a normal exit, as they do after any use of torch's profiler.
+
+    Args:
+        recording: Whether the parent was recording when it forked.
+
+    Source: seen with torch 2.13: ``std::system_error`` or a hang in a child that calls
+    ``sys.exit`` after its parent has used ``torch.profiler``.
+    """
+    if recording:
+        sys.setprofile(None)
+        autograd = getattr(sys.modules.get("torch"), "autograd", None)
+        if autograd is not None and hasattr(autograd, "_enable_record_function"):
+            autograd._enable_record_function(False)  # noqa: FBT003, SLF001  (torch has no other way)
+
+    # glibc calls the handler registered last first, with the exit status: here that is _exit
+    # itself. Python has flushed its own files by then.
+    with contextlib.suppress(OSError, AttributeError, TypeError):
+        libc = ctypes.CDLL(None)
+        libc.on_exit(libc._exit, None)  # noqa: SLF001  (its name in C)
 
 
 atexit.register(_finish_early, "exit")

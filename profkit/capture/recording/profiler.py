@@ -14,15 +14,14 @@ from pathlib import Path
 from types import CodeType
 from typing import IO, Any, Final
 
-from profkit.capture.process import devices, environment, kineto_start, program_profilers
+from profkit.capture.process import devices, environment, program_profilers
 from profkit.capture.process.files import count_events
 from profkit.capture.process.imported_code import imported_code
 from profkit.capture.recording import event_tree, harmless_kinds, quiet_profiler
 from profkit.capture.recording.activities import choose_activities, toggled_activities
-from profkit.capture.recording.exported_window import end_window_at
 from profkit.capture.recording.harmless_kinds import RecordingKind
 from profkit.capture.recording.options import Options
-from profkit.capture.recording.recorded_window import RecordedWindow
+from profkit.capture.recording.recorded_window import RecordedWindow, end_window_at
 from profkit.dataclass import dataclass
 from profkit.errors import CaptureError
 from profkit.model.capture_info import CpuTime
@@ -160,12 +159,13 @@ class ProfilerRecording:
         Raises:
             CaptureError: If another profiler is running.
         """
-        _require_no_profiler()
+        if program_profilers.is_recording():
+            raise other_profiler_error()
         began_ns = time.perf_counter_ns()
         with (
             program_profilers.own(),
             quiet_profiler.without_debug_lines(),
-            kineto_start.without_thread_error(),
+            quiet_profiler.without_thread_error(),
             quiet_profiler.without_inductor(),
             quiet_profiler.without_cycle_warning(),
         ):
@@ -375,12 +375,12 @@ def _require_kind(*, all_threads: bool) -> RecordingKind:
     return kind
 
 
-def _require_no_profiler() -> None:
-    if program_profilers.is_recording():
-        raise CaptureError(
-            "Another torch profiler is running, and torch allows one at a time.",
-            "Stop it first, or use only one of the two.",
-        )
+def other_profiler_error() -> CaptureError:
+    """Return the error of a recording that would begin while the program has a profiler open."""
+    return CaptureError(
+        "Another torch profiler is running, and torch allows one at a time.",
+        "Stop it first, or use only one of the two.",
+    )
 
 
 def _let_collectives_end() -> None:

@@ -3,7 +3,9 @@
 import contextlib
 import ctypes
 import os
+import re
 import sys
+import tempfile
 import threading
 import warnings
 from collections.abc import Iterator
@@ -21,6 +23,23 @@ _ALLOCATOR_LEVEL_SYMBOL: Final = "FLAGS_caffe2_log_level"
 _ERROR: Final = 2
 """c10's ``GLOG_ERROR``."""
 _TRACER_WARNING: Final = r"(?s).*\(Triggered internally at \S*/csrc/profiler/"
+_STDERR: Final = 2
+_THREAD_ERROR: Final = (
+    rb"ERROR: External init callback must run in same thread as registerClient[^\n]*\n?"
+)
+
+
+class _ProcessState:
+    """What was done in this process.
+
+    Attributes:
+        is_prepared: Whether a profiler was prepared: only the first one prints the thread error.
+    """
+
+    is_prepared: bool = False
+
+
+_state: Final = _ProcessState()
 
 
 @contextlib.contextmanager
@@ -99,6 +118,46 @@ def _find_integer(library: str, symbol: str) -> Any:  # noqa: ANN401  (a C integ
         loaded = ctypes.CDLL(str(path), mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
         return ctypes.c_int.in_dll(loaded, symbol)
     return None
+
+
+@contextlib.contextmanager
+def without_thread_error() -> Iterator[None]:
+    """Prepare a profiler in this block without a line of Kineto that complains of its thread.
+
+    The line is of any profiler that is first used in another thread than the one that imported
+    torch. Its client, which has nothing to set up for a recording, is left alone then, and the
+    recording is complete. Everything else that is written to stderr is printed after the block.
+
+    Source: ``LibkinetoApi::initClientIfRegistered`` in ``libkineto.cpp``, which prints the line
+    with ``fprintf``, whatever the log level.
+    """
+    is_first, _state.is_prepared = not _state.is_prepared, True
+    if not is_first or threading.current_thread() is threading.main_thread():
+        yield
+        return
+    with contextlib.ExitStack() as stack:
+        # A program may have closed its stderr, or may have no file descriptor left.
+        with contextlib.suppress(OSError):
+            stack.enter_context(_stderr_without_thread_error())
+        yield
+
+
+@contextlib.contextmanager
+def _stderr_without_thread_error() -> Iterator[None]:
+    """Collect what is written to stderr in this block, and write it without the line at the end."""
+    with tempfile.TemporaryFile(buffering=0) as written:
+        # By its descriptor: Kineto writes in C, and knows nothing of `sys.stderr`.
+        stderr = os.dup(_STDERR)
+        os.dup2(written.fileno(), _STDERR)
+        try:
+            yield
+        finally:
+            os.dup2(stderr, _STDERR)
+            os.close(stderr)
+            written.seek(0)
+            text = re.sub(_THREAD_ERROR, b"", written.read())
+            with contextlib.suppress(OSError):
+                os.write(_STDERR, text)
 
 
 @contextlib.contextmanager

@@ -58,8 +58,8 @@ class StackTime:
         in_call_ns: How much of it the thread was in a call that has no frame.
     """
 
-    n: int
-    ns: int
+    n: int = 0
+    ns: int = 0
     waiting_ns: int = 0
     in_call_ns: int = 0
 
@@ -141,25 +141,9 @@ def find_sampled_calls(
         if is_own(calls, files):
             continue
 
-        user, _, place = find_user_call(calls, files)
-        called = [call for call in calls[place + 1 :] if not call[0].startswith(PROFKIT_FOLDER)]
-        below = [function for _, _, function in called]
-        if user is None:
-            callee = ""
-        elif below:
-            callee = find_callee_of_frames(user[0], user[1], below)
-        elif _is_in_call(spent):
-            callee = find_callee(user[0], user[1], calls[place][2], instruction)
-        else:
-            callee = ""
-
-        line = (user or ("", 0, ""), callee, _part(calls))
-        library = package(called[0][0], library_roots()) if called else ""
+        line, library = _find_line(calls, instruction, spent, files)
         libraries.setdefault(line, Counter())[library] += spent.ns
-        if line in times:
-            times[line].add(spent)
-        else:
-            times[line] = StackTime(spent.n, spent.ns, spent.waiting_ns, spent.in_call_ns)
+        times.setdefault(line, StackTime()).add(spent)
 
     longest = sorted(times.items(), key=lambda item: -item[1].ns)[:_MAX_LINES]
     return [
@@ -174,6 +158,23 @@ def find_sampled_calls(
         )
         for line, spent in longest
     ]
+
+
+def _find_line(
+    calls: Calls, instruction: int, spent: StackTime, files: SourceFiles
+) -> tuple[_Line, str]:
+    """Find the line of user code in which a stack is, and the library that it calls, or empty."""
+    user, _, place = find_user_call(calls, files)
+    called = [call for call in calls[place + 1 :] if not call[0].startswith(PROFKIT_FOLDER)]
+
+    callee = ""
+    if user is not None and called:
+        callee = find_callee_of_frames(user[0], user[1], [call[2] for call in called])
+    elif user is not None and _is_in_call(spent):
+        callee = find_callee(user[0], user[1], calls[place][2], instruction)
+
+    library = package(called[0][0], library_roots()) if called else ""
+    return (user or ("", 0, ""), callee, _part(calls)), library
 
 
 def find_callee(path: str, line: int, function: str, instruction: int) -> str:

@@ -23,7 +23,7 @@ from profkit.capture.process import (
 from profkit.capture.recording import worker_samples
 from profkit.capture.recording.harmless_kinds import can_trace_calls
 from profkit.capture.recording.options import Options
-from profkit.capture.recording.profiler import ProfilerRecording
+from profkit.capture.recording.profiler import ProfilerRecording, other_profiler_error
 from profkit.capture.recording.recording_budget import StepBudget
 from profkit.capture.recording.recording_writer import RecordingWriter
 from profkit.capture.recording.schedule import Phase, Schedule
@@ -78,7 +78,7 @@ class Session:
     Attributes:
         pid: The process that opened it; a forked child does not touch it.
         thread: The thread that opened it.
-        made_way: Whether it ended early for a profiler of the program.
+        yielded_to_profiler: Whether it ended early for a profiler of the program.
         writer: Writes what was recorded.
         state: Where it is.
     """
@@ -95,7 +95,7 @@ class Session:
         self.name = name
         self.pid = os.getpid()
         self.thread = threading.get_ident()
-        self.made_way = False
+        self.yielded_to_profiler = False
         self.writer = RecordingWriter(name, options, steps)
         self.state = RecorderState(step=first_step, needs_lines=self.writer.needs_lines)
         # A run as a whole has no region: it would last on when nothing is collected any more.
@@ -111,7 +111,7 @@ class Session:
             options, all_threads=steps == "whole", on_python_profiler=self._on_python_profiler
         )
         self._yielding = Yielding(
-            name, lambda: not self.is_done, self._make_way, self._leave_windows
+            name, lambda: not self.is_done, self._yield_to_profiler, self._leave_windows
         )
 
     @property
@@ -434,11 +434,11 @@ class Session:
         self._yielding.end()
         release_free_memory()
 
-    def _make_way(self, name: str) -> None:
+    def _yield_to_profiler(self, name: str) -> None:
         """End for a profiler of the program."""
         if self.is_done:
             return
-        self.made_way = True
+        self.yielded_to_profiler = True
         is_worth_writing = self._is_worth_writing()
 
         ends = (
@@ -475,7 +475,7 @@ class Session:
         if self.is_done or self.pid != os.getpid() or not self._may_act():
             return
         if self.state.phase is Phase.RECORD and self._windows.main_has_stacks:
-            self._make_way(name)
+            self._yield_to_profiler(name)
             return
         with self._guarded("recording stopped."):
             self._windows.close_region()
@@ -537,10 +537,7 @@ def _require_no_other_profiler() -> None:
             "Unset it to record with profkit.",
         )
     if program_profilers.is_open():
-        raise CaptureError(
-            "Another torch profiler is running, and torch allows one at a time.",
-            "Stop it first, or use only one of the two.",
-        )
+        raise other_profiler_error()
 
 
 def _with_hint(error: Exception) -> Exception:

@@ -106,7 +106,7 @@ class SharedSteps:
 
 def _store() -> Any:  # noqa: ANN401  (a torch.distributed.Store)
     """Return the store of the default process group, or None without one."""
-    distributed = sys.modules.get("torch.distributed")
-    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+    if not environment.is_distributed():
         return None
-    return distributed.distributed_c10d._get_default_store()  # noqa: SLF001  (torch has no other)
+    c10d: Any = sys.modules["torch.distributed"].distributed_c10d
+    return c10d._get_default_store()  # noqa: SLF001  (torch has no other)

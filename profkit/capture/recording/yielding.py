@@ -25,7 +25,7 @@ class Yielding:
     Args:
         name: The name of the recording.
         is_recording: Returns whether a window is open or about to open.
-        make_way: Ends the recording for the profiler of that name; called on its own thread.
+        yield_to: Ends the recording for the profiler of that name; called on its own thread.
         leave: Returns the windows that are open, and forgets them.
 
     Attributes:
@@ -36,14 +36,14 @@ class Yielding:
         self,
         name: str,
         is_recording: Callable[[], bool],
-        make_way: Callable[[str], None],
+        yield_to: Callable[[str], None],
         leave: Callable[[], list[ProfilerRecording]],
     ) -> None:
         self.requested_by = ""
         self._name = name
         self._place = (os.getpid(), threading.get_ident())
         self._is_recording = is_recording
-        self._make_way = make_way
+        self._yield_to = yield_to
         self._leave = leave
         self._cancelled: list[ProfilerRecording] = []
 
@@ -66,7 +66,7 @@ class Yielding:
         self._stop_cancelled()
         name, self.requested_by = self.requested_by, ""
         if name:
-            self._make_way(name)
+            self._yield_to(name)
 
     def _on_profiler(self, name: str) -> None:
         """Make way before a profiler of the program does anything, in any thread."""
@@ -76,7 +76,7 @@ class Yielding:
         if self._place[1] != threading.get_ident():
             self._wait_for(name)
         elif safe_points.is_safe():
-            self._make_way(name)
+            self._yield_to(name)
         else:
             # The profiler is started by this thread, which cannot reach a safe point before.
             self._cancel()

@@ -252,7 +252,7 @@ class ProgramRun:
             self._dump_collectives(stopped_by)
 
     def _is_unwanted(self, finder: "StepFinder") -> bool:
-        return self._needs_steps and not finder.has_steps
+        return self._needs_steps and not finder.recorder.has_steps
 
     def _dump_collectives(self, stopped_by: str) -> None:
         """Write the last collectives of this rank, now that it calls no more.
@@ -353,7 +353,7 @@ class ProgramRun:
         if self._is_unwanted(self._finder):
             return RunResult(error, None, "No steps were found.")
 
-        path = self._finder.path
+        path = self._finder.recorder.path
         if path is not None and not Path(path).exists():  # the program has changed its folder
             path = str(self._start.folder / path)
         memory = self._write_memory(self._finder, path)
@@ -363,7 +363,9 @@ class ProgramRun:
         from profkit.capture.recording.session import sessions
 
         snapshot = None if self._oom is None else self._oom.path
-        flights = tuple(file for file in (self._finder.flight, self._flight) if file is not None)
+        flights = tuple(
+            file for file in (self._finder.recorder.flight, self._flight) if file is not None
+        )
         return RunResult(
             error, path, reason, memory, snapshot, flights, recording_ns=sessions.spent_ns
         )

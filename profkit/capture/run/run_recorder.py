@@ -124,9 +124,9 @@ class RunRecorder:
         return self._session is not None and self._session.state.has_only_to_write
 
     @property
-    def made_way(self) -> bool:
+    def yielded_to_profiler(self) -> bool:
         """Return whether steps were recorded until a profiler of the program began."""
-        return self._session is not None and self._session.made_way
+        return self._session is not None and self._session.yielded_to_profiler
 
     def begin(self) -> None:
         """Begin with the prelude."""

@@ -157,23 +157,8 @@ class StepFinder:
         # A program of tiny modules takes ten thousand steps per second.
         self._n_idle = self._n_uncounted = 0
 
-    @property
-    def path(self) -> str | None:
-        """Return the trace file, once the program has ended."""
-        return self.recorder.path
-
     def _switch_source(self, source: StepSource) -> StepMonitors:
         return self._monitors.switch_source(source, self._boundaries.n_ended_before)
-
-    @property
-    def has_steps(self) -> bool:
-        """Return whether steps were found, and not only the run as a whole."""
-        return self.recorder.has_steps
-
-    @property
-    def flight(self) -> str | None:
-        """Return the dump of the FlightRecorder beside the trace, or None."""
-        return self.recorder.flight
 
     @property
     def shortfall_reason(self) -> str:
@@ -182,11 +167,11 @@ class StepFinder:
         if not self._plan.record_trace:
             return ""
         if not name:
-            return "" if self.path or self.recorder.has_prelude else _NO_PRELUDE
+            return "" if self.recorder.path or self.recorder.has_prelude else _NO_PRELUDE
         uses = f"The program uses a profiler itself ({name}), so profkit recorded"
-        if self.path is None:
+        if self.recorder.path is None:
             return f"{uses} no steps. Analyze the trace of that profiler instead."
-        return f"{uses} steps only until then." if self.recorder.made_way else ""
+        return f"{uses} steps only until then." if self.recorder.yielded_to_profiler else ""
 
     def on_torch_import(self, *, is_first: bool = False) -> None:
         """Install the hooks and begin to record.

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from profkit.capture.recording.exported_window import end_window_at
+from profkit.capture.recording.recorded_window import end_window_at
 
 NEW = """{"baseTimeNanoseconds": 1000000, "traceEvents": [
   {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "ts": 5.5, "dur": 2.0, "args": {"a": 1}},

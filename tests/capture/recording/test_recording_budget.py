@@ -259,8 +259,8 @@ def test_of_steps_with_very_many_events_one_at_least_is_recorded_whole() -> None
     finally:
         finder.finish()
         torch.set_num_threads(n_threads)
-    assert finder.path is not None
+    assert finder.recorder.path is not None
     assert current.state.session is None
-    report = profkit.analyze(finder.path)
+    report = profkit.analyze(finder.recorder.path)
     assert report.summary.steps[0].name == "ProfilerStep#4"
     assert report.summary.n_incomplete_steps == 0

@@ -140,8 +140,8 @@ def test_what_profkit_does_between_two_steps_is_in_none(
     finally:
         finder.memory()
         finder.finish()
-    assert finder.path is not None
-    steps = profkit.analyze(finder.path).summary.steps
+    assert finder.recorder.path is not None
+    steps = profkit.analyze(finder.recorder.path).summary.steps
     assert len(steps) == 3
     assert max(one.dur_ns for one in steps) < 40_000_000
 
@@ -158,7 +158,7 @@ def test_stacks_are_sampled_until_there_are_enough_and_no_longer(
         n_steps += 1
     assert finder.recorder.is_over_for_good
     assert not stack_sampler._running
-    assert finder.path is not None, "it is written while the program goes on"
+    assert finder.recorder.path is not None, "it is written while the program goes on"
 
 
 def test_a_layer_within_a_region_ends_no_step_of_the_model(
@@ -177,4 +177,4 @@ def test_a_layer_within_a_region_ends_no_step_of_the_model(
             is_open[0] = False
     assert acted_within
     assert not any(acted_within)
-    assert finder.has_steps
+    assert finder.recorder.has_steps

@@ -63,21 +63,22 @@ def find_native_refs(wanted: dict[int, object], skip: Collection[int]) -> list[N
         tensors = [tensor for tensor in live_tensors() if id(tensor) not in skip]
         tensors += _gradients_with_graphs(tensors)
         refs += _from_tensors(tensors, wanted)
-        missing = {
-            identity: wanted[identity] for identity in wanted.keys() - {ref.held for ref in refs}
-        }
+        missing = _without_known(wanted, refs)
         refs += _from_graphs(tensors, missing, {*skip, id(missing), id(wanted)})
 
     # These take a pass over all objects each, or more.
-    missing = {
-        identity: wanted[identity] for identity in wanted.keys() - {ref.held for ref in refs}
-    }
+    missing = _without_known(wanted, refs)
     if missing:
         skip = {*skip, id(missing), id(wanted)}
         refs += _from_tasks(missing)
         refs += _from_untracked(missing, skip)
         refs += _from_frozen(missing.keys() - {ref.held for ref in refs}, skip)
     return refs
+
+
+def _without_known(wanted: dict[int, object], refs: list[NativeRef]) -> dict[int, object]:
+    """Return the objects of which no holder is known yet."""
+    return {identity: wanted[identity] for identity in wanted.keys() - {ref.held for ref in refs}}
 
 
 def _gradients_with_graphs(tensors: list[Any]) -> list[Any]:

@@ -207,13 +207,7 @@ class Sampler:
 
 def _read_devices() -> tuple[int | None, int | None]:
     """Read allocated and reserved bytes of all devices in use, or None and None without one."""
-    allocated = reserved = 0
-    is_in_use = False
-
-    for module in devices.modules_in_use():
-        with contextlib.suppress(RuntimeError, AttributeError, AssertionError):
-            for ordinal in range(module.device_count()):
-                allocated += int(module.memory_allocated(ordinal))
-                reserved += int(module.memory_reserved(ordinal))
-                is_in_use = True
-    return (allocated, reserved) if is_in_use else (None, None)
+    memory = list(devices.read_device_memory())
+    if not memory:
+        return None, None
+    return sum(allocated for _, allocated, _ in memory), sum(reserved for _, _, reserved in memory)
