@@ -141,13 +141,12 @@ class StepFinder:
         self.recorder = RunRecorder(plan)
         self._plan = plan
         self._unhook: dict[str, Callable[[], None]] = {}
-        self._monitors = StepMonitors(
-            self.recorder,
-            self._make_leak_monitor if plan.monitor_memory else None,
-            ThreadCalls(partial(self._make_leak_monitor, in_threads=True))
-            if plan.monitor_memory
-            else None,
-        )
+
+        make_leak_monitor, thread_calls = None, None
+        if plan.monitor_memory:
+            make_leak_monitor = self._make_leak_monitor
+            thread_calls = ThreadCalls(partial(self._make_leak_monitor, in_threads=True))
+        self._monitors = StepMonitors(self.recorder, make_leak_monitor, thread_calls)
         self._boundaries = StepBoundaries(self._switch_source)
         self._module_calls = ModuleCalls(self._on_call)
         self._on_leading_call = unless_paused(self._on_module)

@@ -213,6 +213,7 @@ class LeakMonitor:
     def _carry_out(self, action: MonitorAction) -> MonitorEvent:
         """Take an action, and return its outcome."""
         instruments, inspections, step = self._instruments, self._inspections, self._state.step
+
         outcomes: dict[MonitorAction, Callable[[], MonitorEvent]] = {
             MonitorAction.BEGIN: self._begin,
             MonitorAction.SAMPLE: self._sample,
@@ -233,6 +234,7 @@ class LeakMonitor:
             MonitorAction.TRACE_LINES: lambda: LinesBegun(instruments.trace_lines(step)),
             MonitorAction.MEASURE_HEAP: self._measure_heap,
         }
+
         return outcomes[action]()
 
     def _begin(self) -> Sampled:
