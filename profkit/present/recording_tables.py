@@ -14,10 +14,39 @@ from profkit.index.trace_memory.live_bytes import device_label
 from profkit.model.events import NO_ROW, Category, Int32s, Mask, Rows
 from profkit.model.report import KernelSummary
 from profkit.model.torch_names import MODULE_PREFIX
+from profkit.present.tables.columns import CALLS
+from profkit.present.tables.definition import Column, Table
 
 _MAX_ROWS: Final = 1_000
 """Enough for every module of a model with a thousand layers."""
 _MAX_ALLOCATIONS: Final = 200
+
+_DEVICE_TIME: Final = Column(
+    "ns", "device_ns", "on the device",
+    "device work launched within it, not within the modules that it calls",
+)  # fmt: skip
+_MODULE_COLUMNS: Final = (
+    Column("name", "name", "module"),
+    Column("name", "parent", "called by", "the module that called it first"),
+    CALLS,
+    _DEVICE_TIME,
+    Column("ns", "total_ns", "total", "on the host, with all that it calls"),
+    Column("count", "n_ops", "operators", "calls of operators, without those of inner modules"),
+    Column("ns", "op_ns", "operator time", "host time of these operators"),
+)
+_ALLOCATED_BY: Final = (Column("name", "op", "operator"), Column("text", "device", "device"))
+_OPERATOR_COLUMNS: Final = (
+    *_ALLOCATED_BY,
+    Column("count", "n_allocations", "allocations"),
+    Column("bytes", "allocated_bytes", "allocated", "sum of their sizes"),
+    Column("bytes", "net_bytes", "net", "allocated minus freed within the operator"),
+)
+_ALLOCATION_COLUMNS: Final = (
+    *_ALLOCATED_BY,
+    Column("bytes", "n_bytes", "bytes"),
+    Column("ns", "at_ns", "allocated at", "from the start of the trace"),
+    Column("ns", "lifetime_ns", "freed after", "–: not freed in the recording"),  # noqa: RUF001  (a dash)
+)
 
 
 @dataclass(frozen=True)
@@ -79,6 +108,43 @@ class LargestAllocation:
     n_bytes: int
     at_ns: int
     lifetime_ns: int | None
+
+
+def define_module_instances(ctx: Context) -> Table:
+    """Define the table of every module, for the page."""
+    instances = find_module_times(ctx)
+    on_device = any(instance.device_ns for instance in instances)
+    # Without work on devices, its time is a column of zeros.
+    columns = [column for column in _MODULE_COLUMNS if on_device or column is not _DEVICE_TIME]
+    return Table(
+        "module_instances",
+        "Module instances in total",
+        tuple(columns),
+        instances,
+        sorted_by="on the device" if on_device else "operator time",
+    )
+
+
+def define_operator_memory(ctx: Context) -> Table:
+    """Define the table of the memory that each operator allocated, for the page."""
+    return Table(
+        "memory-operators",
+        "Allocations by operator",
+        _OPERATOR_COLUMNS,
+        find_operator_memory(ctx),
+        sorted_by="allocated",
+    )
+
+
+def define_largest_allocations(ctx: Context) -> Table:
+    """Define the table of the largest allocations, for the page."""
+    return Table(
+        "memory-largest",
+        "Largest allocations",
+        _ALLOCATION_COLUMNS,
+        find_largest_allocations(ctx),
+        sorted_by="bytes",
+    )
 
 
 def find_module_times(ctx: Context) -> tuple[ModuleTime, ...]:

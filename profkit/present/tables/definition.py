@@ -88,7 +88,8 @@ class Table:
         ranked: The same for people, the main ones first; None for the order of the report.
         sorted_by: The title of the column by which these are sorted, if any.
         word: The glossary term of the heading; empty where it is none.
-        full_name: The attribute with the text that the first column of the page shortens, if any.
+        full_name: The path of the text that the first column of the page shortens, if any, such
+            as ``site.name``.
         exported: The first columns in CSV and Parquet. Programs may read columns by their place:
             new ones follow, and these keep the order in which they were released.
     """

@@ -5,7 +5,7 @@ from typing import Final
 
 from profkit.dataclass import dataclass
 from profkit.model.location import Location
-from profkit.model.memory_summary import AllocationSite, MemoryPoint
+from profkit.model.memory_summary import AllocationSite, MemoryPoint, SnapshotDevice
 from profkit.model.report import Report
 from profkit.present.memory_text import AllocationTable, MemorySeriesRow, place_of, use_label
 from profkit.present.tables.columns import PLACE
@@ -44,6 +44,27 @@ _SERIES_COLUMNS: Final = (
     Column("bytes", "", "highest", screen="peak", value="highest_bytes"),
     Column("trend", screen="trend", value=lambda series: series),
 )
+_BLOCKS: Final = (Column("count", "n", "blocks"), Column("bytes", "bytes", "bytes"))
+_USE_COLUMNS: Final = (
+    Column("text", "", "use", value=lambda use: use_label(use.category) or "not known"),
+    *_BLOCKS,
+)
+_FRAGMENTATION_COLUMNS: Final = (
+    Column("place", "", "allocated at", value="location.place"),
+    *_BLOCKS,
+    Column(
+        "bytes", "unreleasable_bytes", "unreleasable",
+        "free bytes in the same segments, which cannot be released",
+    ),
+)  # fmt: skip
+_REGION_COLUMNS: Final = (
+    Column("name", "name", "region"),
+    Column("count", "n", "entries"),
+    Column("bytes", "peak_active_bytes", "peak", "highest active bytes in any entry"),
+    Column(
+        "bytes", "net_active_bytes", "net", "allocated minus freed; negative if more was freed"
+    ),
+)  # fmt: skip
 OF_ALL: Final = "of all allocated bytes at that time"
 """What a share of memory is of."""
 
@@ -118,6 +139,29 @@ def define_allocation_sites(allocations: AllocationTable) -> Table:
     )
 
     return Table("memory-sites", allocations.title, columns, allocations.sites, sorted_by="bytes")
+
+
+def define_memory_uses(device: SnapshotDevice) -> Table:
+    """Define the table of a device's live blocks at its peak by use, for the page."""
+    title = f"{device.device} at {'its peak' if device.has_peak else 'the end'}, by use"
+    return Table("memory-uses", title, _USE_COLUMNS, device.peak_uses, sorted_by="bytes")
+
+
+def define_fragmentation(device: SnapshotDevice) -> Table:
+    """Define the table of the lines that keep a device's free memory, for the page."""
+    return Table(
+        "memory-fragmentation",
+        f"{device.device}: allocations that keep free memory from being released",
+        _FRAGMENTATION_COLUMNS,
+        device.fragmentation_sites,
+        sorted_by="unreleasable",
+    )
+
+
+def define_memory_regions(device: SnapshotDevice) -> Table:
+    """Define the table of a device's memory by region, for the page."""
+    title = f"{device.device}: memory by region"
+    return Table("memory-regions", title, _REGION_COLUMNS, device.regions, sorted_by="peak")
 
 
 def _find_place(site: AllocationSite) -> Location | str:

@@ -16,15 +16,10 @@ from profkit.names import short_path
 from profkit.patterns import regex
 from profkit.present.labels import part_label
 from profkit.present.main_figures import BUSY_ABOUT
+from profkit.present.tables.definition import Column, ColumnKind, Table
 from profkit.renderers.html._page import FIGURES_ID, Head, assemble_page
 from profkit.renderers.html._section import CHART_SCRIPT, Section, fill
-from profkit.renderers.html._table import (
-    TABLE_SCRIPT,
-    CellKind,
-    SortableColumn,
-    SortableTable,
-    build_table,
-)
+from profkit.renderers.html._table import TABLE_SCRIPT, SortableTable, build_table
 from profkit.renderers.html.steps import stacked_series
 from profkit.units import format_ns
 
@@ -126,29 +121,27 @@ def _heading(inner: Sequence[InnerPage]) -> str:
 
 
 def _build_table(inner: Sequence[InnerPage]) -> SortableTable:
-    def column(title: str, kind: CellKind, key: str, about: str = "") -> SortableColumn:
-        return SortableColumn(title, kind, lambda each: each.figures[key], about)
+    def column(title: str, kind: ColumnKind, key: str, about: str = "") -> Column:
+        return Column(kind, "", title, about, value=lambda page: page.figures[key])
 
-    def part(kind: str) -> SortableColumn:
-        label = part_label(kind)
-        title = f"{label[0].upper()}{label[1:]}"
-        return SortableColumn(title, "share", lambda each: _part_share(each.figures, kind))
+    def part(kind: str) -> Column:
+        return Column("share", "", part_label(kind), value=lambda page: _part_share(page, kind))
 
     whole = "the mean; the whole recording where it has no steps"
     columns = (
-        SortableColumn("Report", "name", "name"),
-        column("Steps", "count", "nSteps"),
-        column("Step time", "ns", "wholeNs", whole),
-        column("Device busy", "share", "busyShare", BUSY_ABOUT),
+        Column("name", "name", "report"),
+        column("steps", "count", "nSteps"),
+        column("step time", "ns", "wholeNs", whole),
+        column("device busy", "share", "busyShare", BUSY_ABOUT),
         part("compute"),
         part("communication"),
-        column("Peak memory", "bytes", "peakBytes"),
-        column("Findings", "count", "nFindings"),
-        column("Highest cost", "text", "firstFinding", "the first finding of the report"),
+        column("peak memory", "bytes", "peakBytes"),
+        column("findings", "count", "nFindings"),
+        column("highest cost", "text", "firstFinding", "the first finding of the report"),
     )
-    return build_table("side-by-side", "Reports", columns, inner)
+    return build_table(Table("side-by-side", "Reports", columns, tuple(inner)))
 
 
-def _part_share(figures: dict[str, Any], kind: str) -> float | None:
-    ns = figures["partsNs"].get(kind)
-    return None if ns is None else ns / figures["wholeNs"]
+def _part_share(page: InnerPage, kind: str) -> float | None:
+    ns = page.figures["partsNs"].get(kind)
+    return None if ns is None else ns / page.figures["wholeNs"]

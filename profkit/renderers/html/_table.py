@@ -1,19 +1,18 @@
 """Tables that sort and search: the first rows as HTML, all rows as data for ``table.js``."""
 
 import posixpath
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from operator import attrgetter
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from markupsafe import Markup
 
-from profkit.dataclass import dataclass
+from profkit.dataclass import dataclass, replace
 from profkit.model.location import MODULE_LEVEL, Location, numbered_line
 from profkit.names import middle_cut, short_kernel, short_path, visible
 from profkit.present.tables.definition import FORMATS, Column, ColumnKind, Table
 from profkit.renderers.html._section import fill
 
-CellKind = Literal["name", "place", "text", "ns", "bytes", "count", "share", "number"]
 Cell = str | int | float | None
 MAX_CELL_CHARACTERS: Final = 600
 """Longer names are cut in the middle; the JSON report has them in full."""
@@ -21,46 +20,11 @@ FIRST_ROWS: Final = 15
 """Rows that are readable without a script, and rows per page of the table."""
 TABLE_SCRIPT: Final = "table.js"
 
-_KINDS: Final[Mapping[ColumnKind, CellKind]] = {
+_KINDS: Final[Mapping[ColumnKind, ColumnKind]] = {
     "name": "name", "kernel": "name", "place": "place", "file": "place", "ns": "ns",
     "bytes": "bytes", "count": "count", "share": "share", "number": "number",
 }  # fmt: skip
-"""The kinds of columns of a report's tables here; all others are texts."""
-
-
-@dataclass(frozen=True)
-class SortableColumn:
-    """A column of a table.
-
-    Attributes:
-        title: Its heading.
-        kind: What it contains: ``name`` and ``place`` are shown as code; figures are aligned right
-            and are in the unit that the kind names.
-        value: What it shows of the item of a row: an attribute such as ``cost.ns``, or a function.
-        about: Explanation of the figure; empty where the heading suffices.
-    """
-
-    title: str
-    kind: CellKind
-    value: str | Callable[[Any], Cell]
-    about: str = ""
-
-    def cell_of(self, item: object) -> Cell:
-        """Return the cell of an item: texts are visible, and cut if they are very long."""
-        value = attrgetter(self.value) if isinstance(self.value, str) else self.value
-        content: Cell = value(item)
-        return cell(content) if isinstance(content, str) else content
-
-    @property
-    def is_figure(self) -> bool:
-        """Return whether it contains numbers."""
-        return self.kind in FORMATS
-
-    def formatted(self, cell: Cell) -> str:
-        """Return a cell as text; an unknown figure is a dash."""
-        if cell is None:
-            return "" if not self.is_figure else "–"  # noqa: RUF001  (a dash, not a minus)
-        return FORMATS[self.kind](cell) if self.is_figure else str(cell)
+"""The kinds of columns that the page styles; all others are texts."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +34,7 @@ class SortableTable:
     Attributes:
         id: Its anchor in the page.
         caption: What its rows are.
-        columns: Its columns.
+        columns: Its columns, with titles and kinds as the page has them.
         rows: Its rows in their initial order.
         sorted_by: The column by which they are sorted, descending; None for any other order.
         ranges: For each row the time range that the timeline can show, as (start, end) in
@@ -81,7 +45,7 @@ class SortableTable:
 
     id: str
     caption: str
-    columns: tuple[SortableColumn, ...]
+    columns: tuple[Column, ...]
     rows: tuple[tuple[Cell, ...], ...]
     sorted_by: int | None = None
     ranges: tuple[tuple[int, int], ...] = ()
@@ -91,7 +55,14 @@ class SortableTable:
     @property
     def body(self) -> Markup:
         """Return the first rows as HTML, with the elements to which ``table.js`` adds."""
-        return fill("table.html.j2", table=self, first=self.rows[:FIRST_ROWS], n=len(self.rows))
+        first = [
+            [
+                (column.kind, _format_cell(column, content))
+                for column, content in zip(self.columns, row, strict=True)
+            ]
+            for row in self.rows[:FIRST_ROWS]
+        ]
+        return fill("table.html.j2", table=self, first=first, n=len(self.rows))
 
     @property
     def data(self) -> dict[str, Any]:
@@ -112,41 +83,6 @@ def cell(text: str, limit: int = MAX_CELL_CHARACTERS) -> str:
 
 
 def build_table(
-    id: str,
-    caption: str,
-    columns: Sequence[SortableColumn],
-    items: Iterable[object],
-    *,
-    sorted_by: str = "",
-    ranges: Sequence[tuple[int, int]] = (),
-    hints: Sequence[str] = (),
-    word: str = "",
-) -> SortableTable:
-    """Build a table with a row for each item, without its empty columns.
-
-    Args:
-        sorted_by: The title of the column by which the items are sorted, if any.
-
-    The other parameters are the attributes of :class:`SortableTable`.
-    """
-    # Many figures are recorded by some profilers or devices only.
-    rows = [[column.cell_of(item) for column in columns] for item in items]
-    filled = [i for i in range(len(columns)) if any(row[i] not in {None, ""} for row in rows)]
-    titles = [columns[i].title for i in filled]
-
-    return SortableTable(
-        id=id,
-        caption=caption,
-        columns=tuple(columns[i] for i in filled),
-        rows=tuple(tuple(row[i] for i in filled) for row in rows),
-        sorted_by=titles.index(sorted_by) if sorted_by in titles else None,
-        ranges=tuple(ranges),
-        hints=tuple(map(cell, hints)),
-        word=word,
-    )
-
-
-def build_report_table(
     table: Table,
     base: str = "",
     *,
@@ -155,7 +91,7 @@ def build_report_table(
     ranges: Sequence[tuple[int, int]] = (),
     with_folders: bool = False,
 ) -> SortableTable:
-    """Build a table of the report, without its empty columns.
+    """Build a table for the page, without its empty columns.
 
     Args:
         base: A folder; source lines within it are relative to it.
@@ -164,52 +100,55 @@ def build_report_table(
         ranges: As in :class:`SortableTable`.
         with_folders: Whether lines outside of ``base`` have the path of their file.
     """
-    columns = [
-        SortableColumn(
-            _capitalize(column.title),
-            _KINDS.get(column.kind, "text"),
-            _build_reader(column, base, with_folders=with_folders),
-            column.about,
-        )
-        for column in table.columns
-        if column.title
+    columns = [column for column in table.columns if column.title]
+    items = table.for_people
+    rows = [
+        [_read_cell(column, item, base, with_folders=with_folders) for column in columns]
+        for item in items
     ]
 
-    names = table.full_name
-    hints = [getattr(item, names) for item in table.for_people] if names else []
-    return build_table(
-        id or table.name,
-        caption or table.title,
-        columns,
-        table.for_people,
-        sorted_by=_capitalize(table.sorted_by),
-        ranges=ranges,
-        hints=hints,
+    # Many figures are recorded by some profilers or devices only.
+    filled = [i for i in range(len(columns)) if any(row[i] not in {None, ""} for row in rows)]
+    titles = [columns[i].title for i in filled]
+    hints = map(attrgetter(table.full_name), items) if table.full_name else ()
+
+    return SortableTable(
+        id=id or table.name,
+        caption=caption or table.title,
+        columns=tuple(_adapt_column(columns[i]) for i in filled),
+        rows=tuple(tuple(row[i] for i in filled) for row in rows),
+        sorted_by=titles.index(table.sorted_by) if table.sorted_by in titles else None,
+        ranges=tuple(ranges),
+        hints=tuple(map(cell, hints)),
         word=table.word,
     )
 
 
-def _capitalize(title: str) -> str:
-    return title[:1].upper() + title[1:]
+def _adapt_column(column: Column) -> Column:
+    title = column.title[:1].upper() + column.title[1:]
+    return replace(column, title=title, kind=_KINDS.get(column.kind, "text"))
 
 
-def _build_reader(column: Column, base: str, *, with_folders: bool) -> Callable[[Any], Cell]:
-    """Return what reads the cell of a column in an item."""
+def _read_cell(column: Column, item: object, base: str, *, with_folders: bool) -> Cell:
+    """Read the cell of an item: texts are visible, and cut if they are very long."""
+    content: Any = column.value_in(item)
+    match column.kind:
+        case "place":
+            content = _describe_place(content, base, with_folders=with_folders)
+        case "kernel":
+            content = short_kernel(content)
+        case "id":
+            content = str(content)
 
-    def read(item: object) -> Cell:
-        value: Any = column.value_in(item)
-        match column.kind:
-            case "place":
-                return _describe_place(value, base, with_folders=with_folders)
-            case "kernel":
-                return short_kernel(value)
-            case "id":
-                return str(value)
-            case _:
-                content: Cell = value
-                return content
+    shown: Cell = cell(content) if isinstance(content, str) else content
+    return shown
 
-    return read
+
+def _format_cell(column: Column, content: Cell) -> str:
+    """Return a cell as text; an unknown figure is a dash."""
+    if content is None:
+        return "–" if column.is_figure else ""  # noqa: RUF001  (a dash, not a minus)
+    return FORMATS[column.kind](content) if column.is_figure else str(content)
 
 
 def _describe_place(where: Location | str | None, base: str, *, with_folders: bool) -> str:

@@ -12,7 +12,7 @@ from profkit.present.tables.path_tables import (
 )
 from profkit.renderers.html._options import Options
 from profkit.renderers.html._section import Section, fill
-from profkit.renderers.html._table import TABLE_SCRIPT, SortableTable, build_report_table
+from profkit.renderers.html._table import TABLE_SCRIPT, SortableTable, build_table
 
 
 def build_section(report: Report, options: Options) -> Section | None:
@@ -39,8 +39,8 @@ def build_section(report: Report, options: Options) -> Section | None:
 
 
 def _build_tables(report: Report, options: Options) -> Iterator[SortableTable]:
-    yield build_report_table(define_path_parts(report), id="path-kinds")
+    yield build_table(define_path_parts(report), id="path-kinds")
     names = define_path_names(report)
-    yield build_report_table(names, options.base, id="path-names", with_folders=True)
+    yield build_table(names, options.base, id="path-names", with_folders=True)
     for table in (define_path_lines(report), define_blocking_calls(report)):
-        yield build_report_table(table, options.base, with_folders=True)
+        yield build_table(table, options.base, with_folders=True)

@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from itertools import count
 from typing import Any, Final
 
 import numpy as np
 
+from profkit.dataclass import dataclass
 from profkit.engine.registry import rules
 from profkit.engine.wording import counted
 from profkit.model.finding import Finding
@@ -21,15 +21,10 @@ from profkit.present.labels import cost_text, ranking
 from profkit.present.memory_text import NO_PROBLEMS
 from profkit.present.rule_page import Passage, rule_page
 from profkit.present.source_snippet import find_adding_line, source_snippet
+from profkit.present.tables.definition import Column, Table
 from profkit.renderers.html._options import Options
 from profkit.renderers.html._section import CHART_SCRIPT, Section, fill
-from profkit.renderers.html._table import (
-    TABLE_SCRIPT,
-    SortableColumn,
-    SortableTable,
-    build_table,
-    cell,
-)
+from profkit.renderers.html._table import TABLE_SCRIPT, SortableTable, build_table, cell
 from profkit.units import format_bytes, format_count
 
 MAX_CARDS: Final = 60
@@ -203,21 +198,39 @@ def _find_range(finding: Finding, options: Options) -> tuple[int, int] | None:
     return int(starts[longest]), int(ends[longest])
 
 
+@dataclass(frozen=True)
+class _RankedFinding:
+    """A finding with its number in the report."""
+
+    rank: int
+    finding: Finding
+
+
 def _build_more_table(report: Report, options: Options) -> SortableTable | None:
     """Return the findings beyond the cards, or None without any."""
-    findings = report.findings[MAX_CARDS:]
-    if not findings:
+    rows = tuple(
+        _RankedFinding(rank, finding)
+        for rank, finding in enumerate(report.findings[MAX_CARDS:], start=MAX_CARDS + 1)
+    )
+    if not rows:
         return None
 
-    ranks = count(MAX_CARDS + 1)
     columns = (
-        SortableColumn("Rank", "count", lambda _: next(ranks)),
-        SortableColumn("Finding", "text", "title"),
-        SortableColumn("Rule", "name", "rule"),
-        SortableColumn("Severity", "text", "severity"),
-        SortableColumn("Location", "place", lambda each: short_place(each, options)),
-        SortableColumn("Time", "ns", "cost.ns", "what the fix can save over the whole recording"),
-        SortableColumn("Memory", "bytes", "cost.bytes"),
-        SortableColumn("Message", "text", lambda each: cell(each.message)[:_MAX_CHARACTERS]),
+        Column("count", "rank", "rank"),
+        Column("text", "", "finding", value="finding.title"),
+        Column("name", "", "rule", value="finding.rule"),
+        Column("text", "", "severity", value="finding.severity"),
+        Column("place", "", "location", value=lambda row: short_place(row.finding, options)),
+        Column(
+            "ns",
+            "",
+            "time",
+            "what the fix can save over the whole recording",
+            value="finding.cost.ns",
+        ),
+        Column("bytes", "", "memory", value="finding.cost.bytes"),
+        Column(
+            "text", "", "message", value=lambda row: cell(row.finding.message)[:_MAX_CHARACTERS]
+        ),
     )
-    return build_table("more-findings", counted(len(findings), "more finding"), columns, findings)
+    return build_table(Table("more-findings", counted(len(rows), "more finding"), columns, rows))

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from profkit.dataclass import dataclass
 from profkit.engine.wording import counted
 from profkit.index.host.frames import Ownership, owner_of_call, ownership_of
 from profkit.model.events import NO_ROW, Int64s
@@ -17,16 +18,11 @@ from profkit.present.flame_difference import FlameDifference
 from profkit.present.flame_sites import over_subtrees
 from profkit.present.flames import find_idle_threads, flames
 from profkit.present.part_colors import color_of
+from profkit.present.tables.definition import Column, Table
 from profkit.renderers.html._options import Options
 from profkit.renderers.html._packed_columns import pack_columns, pack_lives
 from profkit.renderers.html._section import LIVES_SCRIPT, Section, fill
-from profkit.renderers.html._table import (
-    TABLE_SCRIPT,
-    SortableColumn,
-    SortableTable,
-    build_table,
-    cell,
-)
+from profkit.renderers.html._table import TABLE_SCRIPT, SortableTable, build_table, cell
 
 SCRIPTS: Final = ("canvas.js", "keys.js", "flame_tree.js", "flame.js", "flames.js")
 _ORDER: Final = (
@@ -219,41 +215,41 @@ def _place(site: FlameSite, base: str) -> str:
     return cell(line, _MAX_NAME)
 
 
+@dataclass(frozen=True)
+class _SiteRow:
+    """A site of a graph, with the weights and the number of all its nodes."""
+
+    site: FlameSite
+    self_weight: int
+    self_share: float
+    total: int
+    n: int
+
+
 def _build_site_table(flame: Flame, base: str) -> SortableTable:
     """Return the sites of a graph, the one with the highest own weight first."""
     self_weight, total, n = sum_by_site(flame)
     order = np.lexsort((np.arange(len(total)), -total, -self_weight))
     # Memory that was not live at its peak has nodes without weight.
-    order = order[total[order] > 0][:MAX_ROWS].tolist()
-
-    unit: Any = flame.unit
-    columns = (
-        SortableColumn("Name", "name", lambda site: _name(flame.sites[site])),
-        SortableColumn("Location", "place", lambda site: _place(flame.sites[site], base)),
-        SortableColumn("Self", unit, lambda site: int(self_weight[site]), "without what it calls"),
-        SortableColumn(
-            "Share",
-            "share",
-            lambda site: int(self_weight[site]) / flame.weight,
-            "of the whole graph, without what it calls",
-        ),
-        SortableColumn(
-            "Total",
-            unit,
-            lambda site: int(total[site]),
-            "with all that it calls; recursive calls count once",
-        ),
-        SortableColumn(
-            "Count",
-            "count",
-            lambda site: int(n[site]),
-            "calls, kernels, copies or blocks that end there",
-        ),
+    order = order[total[order] > 0][:MAX_ROWS]
+    figures = (column[order].tolist() for column in (self_weight, total, n))
+    rows = tuple(
+        _SiteRow(flame.sites[number], own, own / flame.weight, whole, count)
+        for number, own, whole, count in zip(order.tolist(), *figures, strict=True)
     )
 
-    hints = [flame.sites[site].name for site in order]
+    unit = flame.unit
+    columns = (
+        Column("name", "", "name", value=lambda row: _name(row.site)),
+        Column("place", "", "location", value=lambda row: _place(row.site, base)),
+        Column(unit, "self_weight", "self", "without what it calls"),
+        Column("share", "self_share", "share", "of the whole graph, without what it calls"),
+        Column(unit, "total", "total", "with all that it calls; recursive calls count once"),
+        Column("count", "n", "count", "calls, kernels, copies or blocks that end there"),
+    )
+    name = f"flame-{flame.name}"
     return build_table(
-        f"flame-{flame.name}", flame.title, columns, order, sorted_by="Self", hints=hints
+        Table(name, flame.title, columns, rows, sorted_by="self", full_name="site.name")
     )
 
 

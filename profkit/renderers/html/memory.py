@@ -9,39 +9,27 @@ from profkit.model.memory_series import MemorySeries
 from profkit.model.memory_summary import MemorySummary, SnapshotDevice
 from profkit.model.report import Report
 from profkit.present.memory_series import MAX_LAYERS, REST_LAYERS, memory_series
-from profkit.present.memory_text import (
-    allocation_tables,
-    memory_facts,
-    series_rows,
-    use_label,
-)
-from profkit.present.recording_tables import find_largest_allocations, find_operator_memory
+from profkit.present.memory_text import allocation_tables, memory_facts, series_rows
+from profkit.present.recording_tables import define_largest_allocations, define_operator_memory
+from profkit.present.tables.definition import Column, Table
 from profkit.present.tables.memory_tables import (
     OF_ALL,
     define_allocation_sites,
+    define_fragmentation,
+    define_memory_regions,
     define_memory_series,
+    define_memory_uses,
 )
 from profkit.renderers.html._options import Options
 from profkit.renderers.html._packed_columns import pack_lives
 from profkit.renderers.html._section import CHART_SCRIPT, LIVES_SCRIPT, Section, fill
-from profkit.renderers.html._table import (
-    TABLE_SCRIPT,
-    SortableColumn,
-    SortableTable,
-    build_report_table,
-    build_table,
-    cell,
-)
+from profkit.renderers.html._table import TABLE_SCRIPT, SortableTable, build_table, cell
 from profkit.renderers.html.overview import build_memory_tiles
 from profkit.renderers.html.segments import SCRIPTS as SEGMENT_SCRIPTS
 from profkit.renderers.html.segments import USE_COLORS, build_segment_maps
 from profkit.units import format_bytes
 
 _SCRIPT: Final = "memory.js"
-_COUNT_AND_BYTES: Final = (
-    SortableColumn("Blocks", "count", "n"),
-    SortableColumn("Bytes", "bytes", "bytes"),
-)
 _BY: Final = {"use": "by use", "line": "by line", "operator": "by operator"}
 """The kinds of layers, the one that is shown first first."""
 
@@ -165,7 +153,7 @@ def _build_monitored_chart(report: Report) -> dict[str, Any] | None:
 def _build_tables(
     report: Report, memory: MemorySummary, options: Options, histories: tuple[MemorySeries, ...]
 ) -> Iterator[SortableTable]:
-    yield build_report_table(define_memory_series("Memory over steps", series_rows(report)))
+    yield build_table(define_memory_series("Memory over steps", series_rows(report)))
     # Snapshots list the blocks at the peak by line and use, with their counts, in tables below.
     if not memory.devices:
         for number, series in enumerate(histories):
@@ -173,12 +161,14 @@ def _build_tables(
     for number, allocations in enumerate(allocation_tables(report, everything=True)):
         table = define_allocation_sites(allocations)
         caption = f"{table.title}: {format_bytes(allocations.total_bytes)}"
-        yield build_report_table(
+        yield build_table(
             table, options.base, id=f"memory-sites-{number}", caption=caption, with_folders=True
         )
     for number, device in enumerate(memory.devices):
         yield from _build_device_tables(number, device)
-    yield from _build_operator_tables(options)
+    if options.recording is not None and options.recording.context.has_trace:
+        yield build_table(define_operator_memory(options.recording.context))
+        yield build_table(define_largest_allocations(options.recording.context))
 
 
 def _build_peak_table(number: int, series: MemorySeries, kind: str) -> SortableTable:
@@ -186,89 +176,20 @@ def _build_peak_table(number: int, series: MemorySeries, kind: str) -> SortableT
     highest = series.highest
     total = int(series.allocated_bytes[highest])
     columns = (
-        SortableColumn("Allocated by", "place", "name"),
-        SortableColumn("Bytes", "bytes", lambda layer: int(layer.bytes[highest])),
-        SortableColumn("Share", "share", lambda layer: int(layer.bytes[highest]) / total, OF_ALL),
+        Column("place", "name", "allocated by"),
+        Column("bytes", "", "bytes", value=lambda layer: int(layer.bytes[highest])),
+        Column("share", "", "share", OF_ALL, value=lambda layer: int(layer.bytes[highest]) / total),
     )
 
     layers = [layer for layer in series.layers[kind] if layer.bytes[highest] and total]
     layers.sort(key=lambda layer: -int(layer.bytes[highest]))
 
     caption = f"{series.device} at its peak, {_BY[kind]}: {format_bytes(total)}"
-    return build_table(f"memory-peak-{number}-{kind}", caption, columns, layers, sorted_by="Bytes")
+    name = f"memory-peak-{number}-{kind}"
+    return build_table(Table(name, caption, columns, tuple(layers), sorted_by="bytes"))
 
 
 def _build_device_tables(number: int, device: SnapshotDevice) -> Iterator[SortableTable]:
-    name = device.device
-    use = SortableColumn("Use", "text", lambda each: use_label(each.category) or "not known")
-    yield build_table(
-        f"memory-uses-{number}",
-        f"{name} at {'its peak' if device.has_peak else 'the end'}, by use",
-        (use, *_COUNT_AND_BYTES),
-        device.peak_uses,
-        sorted_by="Bytes",
-    )
-
-    about = "free bytes in the same segments, which cannot be released"
-    yield build_table(
-        f"memory-fragmentation-{number}",
-        f"{name}: allocations that keep free memory from being released",
-        (
-            SortableColumn("Allocated at", "place", "location.place"),
-            *_COUNT_AND_BYTES,
-            SortableColumn("Unreleasable", "bytes", "unreleasable_bytes", about),
-        ),
-        device.fragmentation_sites,
-        sorted_by="Unreleasable",
-    )
-
-    net = "allocated minus freed; negative if more was freed"
-    yield build_table(
-        f"memory-regions-{number}",
-        f"{name}: memory by region",
-        (
-            SortableColumn("Region", "name", "name"),
-            SortableColumn("Entries", "count", "n"),
-            SortableColumn(
-                "Peak", "bytes", "peak_active_bytes", "highest active bytes in any entry"
-            ),
-            SortableColumn("Net", "bytes", "net_active_bytes", net),
-        ),
-        device.regions,
-        sorted_by="Peak",
-    )
-
-
-def _build_operator_tables(options: Options) -> Iterator[SortableTable]:
-    if options.recording is None or not options.recording.context.has_trace:
-        return
-
-    ctx = options.recording.context
-    origin = (SortableColumn("Operator", "name", "op"), SortableColumn("Device", "text", "device"))
-    net = "allocated minus freed within the operator"
-    yield build_table(
-        "memory-operators",
-        "Allocations by operator",
-        (
-            *origin,
-            SortableColumn("Allocations", "count", "n_allocations"),
-            SortableColumn("Allocated", "bytes", "allocated_bytes", "sum of their sizes"),
-            SortableColumn("Net", "bytes", "net_bytes", net),
-        ),
-        find_operator_memory(ctx),
-        sorted_by="Allocated",
-    )
-
-    never = "–: not freed in the recording"  # noqa: RUF001  (a dash)
-    yield build_table(
-        "memory-largest",
-        "Largest allocations",
-        (
-            *origin,
-            SortableColumn("Bytes", "bytes", "n_bytes"),
-            SortableColumn("Allocated at", "ns", "at_ns", "from the start of the trace"),
-            SortableColumn("Freed after", "ns", "lifetime_ns", never),
-        ),
-        find_largest_allocations(ctx),
-        sorted_by="Bytes",
-    )
+    for define in (define_memory_uses, define_fragmentation, define_memory_regions):
+        table = define(device)
+        yield build_table(table, id=f"{table.name}-{number}")

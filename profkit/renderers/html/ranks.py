@@ -10,7 +10,7 @@ from profkit.present.step_heat import BOUNDS, HeatMap, build_step_heat
 from profkit.present.tables.rank_tables import define_collectives, define_ranks
 from profkit.renderers.html._options import Options
 from profkit.renderers.html._section import Section, fill
-from profkit.renderers.html._table import TABLE_SCRIPT, build_report_table, cell
+from profkit.renderers.html._table import TABLE_SCRIPT, build_table, cell
 from profkit.renderers.html.timeline import (
     MAX_LEVEL_CHARACTERS,
     SCRIPTS,
@@ -39,8 +39,8 @@ def build_section(report: Report, options: Options) -> Section | None:
     tables = [
         table
         for table in (
-            build_report_table(define_ranks(report), id="ranks-table", caption="All ranks"),
-            build_report_table(define_collectives(report)),
+            build_table(define_ranks(report), id="ranks-table", caption="All ranks"),
+            build_table(define_collectives(report)),
         )
         if table.rows
     ]

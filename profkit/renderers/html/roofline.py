@@ -9,15 +9,10 @@ from profkit.dataclass import dataclass
 from profkit.engine.wording import counted
 from profkit.model.report import FlopSummary, KernelSummary, OpSummary, Report, Throughput
 from profkit.names import short_kernel
+from profkit.present.tables.definition import Column, Table
 from profkit.renderers.html._options import Options
 from profkit.renderers.html._section import Section, fill
-from profkit.renderers.html._table import (
-    TABLE_SCRIPT,
-    SortableColumn,
-    SortableTable,
-    build_table,
-    cell,
-)
+from profkit.renderers.html._table import TABLE_SCRIPT, build_table, cell
 from profkit.units import format_ns, format_number, format_share
 
 _WIDTH: Final = 860
@@ -35,6 +30,19 @@ _COLORS: Final = {
     "reduction": 4, "embedding": 7,
 }  # fmt: skip
 _OTHER: Final = 8
+_COLUMNS: Final = (
+    Column("name", "name", "name"),
+    Column("text", "category", "category"),
+    Column("ns", "", "time", "of the calls whose work is known", value="throughput.time_ns"),
+    Column("number", "intensity", "FLOPs per byte", "arithmetic intensity"),
+    Column("number", "", "TFLOP/s", value="throughput.tflops_per_s"),
+    Column("number", "", "GB/s", value="throughput.gb_per_s"),
+    Column(
+        "share", "", "of its roof",
+        "of the lower of the two roofs at its intensity; above 1 caches served some",
+        value="throughput.peak_share",
+    ),
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -107,7 +115,16 @@ def build_section(report: Report, options: Options) -> Section | None:
     peaks = tuple(peak for peak in flops.peaks if peak.flops_per_s > 0)
     per_byte = max(flops.peak_bytes_per_s or 0.0, 0.0) or None
     flops = replace(flops, peaks=peaks, peak_bytes_per_s=per_byte)
-    rows = _build_dot_table(works)
+    rows = build_table(
+        Table(
+            "roofline-table",
+            "Below the roofs",
+            _COLUMNS,
+            tuple(works),
+            sorted_by="time",
+            full_name="full_name",
+        )
+    )
     categories = dict.fromkeys(work.category for work in works)
 
     return Section(
@@ -224,26 +241,4 @@ def _text(work: _Work) -> str:
     return (
         f"{work.name}: {format_number(throughput.tflops_per_s)} TFLOP/s at "
         f"{format_number(work.intensity)} FLOPs per byte{share}; {format_ns(throughput.time_ns)}"
-    )
-
-
-def _build_dot_table(works: Sequence[_Work]) -> SortableTable:
-    columns = (
-        SortableColumn("Name", "name", "name"),
-        SortableColumn("Category", "text", "category"),
-        SortableColumn("Time", "ns", "throughput.time_ns", "of the calls whose work is known"),
-        SortableColumn("FLOPs per byte", "number", "intensity", "arithmetic intensity"),
-        SortableColumn("TFLOP/s", "number", "throughput.tflops_per_s"),
-        SortableColumn("GB/s", "number", "throughput.gb_per_s"),
-        SortableColumn(
-            "Of its roof",
-            "share",
-            "throughput.peak_share",
-            "of the lower of the two roofs at its intensity; above 1 caches served some",
-        ),
-    )
-
-    hints = [work.full_name for work in works]
-    return build_table(
-        "roofline-table", "Below the roofs", columns, works, sorted_by="Time", hints=hints
     )

@@ -10,7 +10,7 @@ from profkit.present.part_colors import color_of, is_idle
 from profkit.present.tables.step_tables import define_steps
 from profkit.renderers.html._options import Options
 from profkit.renderers.html._section import CHART_SCRIPT, Section, fill
-from profkit.renderers.html._table import TABLE_SCRIPT, build_report_table, cell
+from profkit.renderers.html._table import TABLE_SCRIPT, build_table, cell
 
 _SCRIPTS: Final = (TABLE_SCRIPT, CHART_SCRIPT, "stacked.js", "steps.js")
 
@@ -23,7 +23,7 @@ def build_section(report: Report, options: Options) -> Section | None:
 
     # Only a range on the timeline identifies a step there: names may repeat.
     ranges = list(zip(*_bounds(steps), strict=True))
-    rows = build_report_table(define_steps(report), id="steps-table", ranges=ranges)
+    rows = build_table(define_steps(report), id="steps-table", ranges=ranges)
 
     return Section(
         id="steps",

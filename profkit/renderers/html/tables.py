@@ -4,9 +4,8 @@ from collections.abc import Iterator
 
 from profkit.engine.wording import counted
 from profkit.model.report import Report
-from profkit.present.recording_tables import find_kernel_extremes, find_module_times
-from profkit.present.tables.columns import CALLS
-from profkit.present.tables.definition import Column, Table
+from profkit.present.recording_tables import define_module_instances, find_kernel_extremes
+from profkit.present.tables.definition import Table
 from profkit.present.tables.device_tables import (
     define_copies,
     define_devices,
@@ -25,7 +24,7 @@ from profkit.present.tables.work_tables import (
 )
 from profkit.renderers.html._options import Options
 from profkit.renderers.html._section import Section, fill
-from profkit.renderers.html._table import TABLE_SCRIPT, SortableTable, build_report_table
+from profkit.renderers.html._table import TABLE_SCRIPT, SortableTable, build_table
 
 
 def build_section(report: Report, options: Options) -> Section | None:
@@ -47,7 +46,7 @@ def _build_tables(report: Report, options: Options) -> Iterator[SortableTable]:
     for table in _define_tables(report, options):
         is_sampled = table.name == "functions"
         caption = f"{table.title}, sampled" if is_sampled else table.title
-        yield build_report_table(table, options.base, caption=caption)
+        yield build_table(table, options.base, caption=caption)
 
 
 def _define_tables(report: Report, options: Options) -> Iterator[Table]:
@@ -55,43 +54,15 @@ def _define_tables(report: Report, options: Options) -> Iterator[Table]:
     yield define_idle(report)
     yield define_categories(report)
     yield define_modules(report)
-    yield _define_kernels(report, options)
+    ctx = None if options.recording is None else options.recording.context
+    kernels = report.summary.top_kernels
+    yield define_kernels(report, None if ctx is None else find_kernel_extremes(ctx, kernels))
     yield define_operators(report)
-    yield _define_module_instances(options)
+    if ctx is not None:
+        yield define_module_instances(ctx)
     yield define_lines(report)
     yield define_functions(report)
     yield define_copies(report)
     yield define_syncs(report)
     yield define_sync_sites(report)
     yield define_regions(report)
-
-
-def _define_kernels(report: Report, options: Options) -> Table:
-    if options.recording is None:
-        return define_kernels(report)
-    kernels = report.summary.top_kernels
-    return define_kernels(report, find_kernel_extremes(options.recording.context, kernels))
-
-
-def _define_module_instances(options: Options) -> Table:
-    instances = () if options.recording is None else find_module_times(options.recording.context)
-    on_device = any(instance.device_ns for instance in instances)
-
-    about = "device work launched within it, not within the modules that it calls"
-    device = Column("ns", "device_ns", "on the device", about)
-    columns = (
-        Column("name", "name", "module"),
-        Column("name", "parent", "called by", "the module that called it first"),
-        CALLS,
-        *((device,) if on_device else ()),
-        Column("ns", "total_ns", "total", "on the host, with all that it calls"),
-        Column("count", "n_ops", "operators", "calls of operators, without those of inner modules"),
-        Column("ns", "op_ns", "operator time", "host time of these operators"),
-    )
-    return Table(
-        "module_instances",
-        "Module instances in total",
-        columns,
-        instances,
-        sorted_by="on the device" if on_device else "operator time",
-    )

@@ -20,17 +20,12 @@ from profkit.present.critical_path import path_label
 from profkit.present.event_arguments import find_event_arguments
 from profkit.present.labels import part_label
 from profkit.present.part_colors import color_of
+from profkit.present.tables.definition import Column, Table
 from profkit.present.timeline import build_timeline
 from profkit.renderers.html._options import Options
 from profkit.renderers.html._packed_columns import pack_columns
 from profkit.renderers.html._section import Section, fill
-from profkit.renderers.html._table import (
-    TABLE_SCRIPT,
-    SortableColumn,
-    SortableTable,
-    build_table,
-    cell,
-)
+from profkit.renderers.html._table import TABLE_SCRIPT, SortableTable, build_table, cell
 
 SCRIPTS: Final = (
     "canvas.js", "keys.js", "slices.js", "slice_colors.js", "lanes.js", "drags.js",
@@ -444,18 +439,17 @@ def _build_lane_table(shown: Timeline) -> SortableTable:
     """Return the lanes as a table, for screen readers."""
     span_ns = max(1, shown.end_ns - shown.start_ns)
     columns = (
-        SortableColumn("Lane", "name", "label"),
-        SortableColumn("Events", "count", "n"),
-        SortableColumn("Busy", "ns", "busy_ns", "time that its events cover"),
-        SortableColumn(
-            "Share",
+        Column("name", "label", "lane"),
+        Column("count", "n", "events"),
+        Column("ns", "busy_ns", "busy", "time that its events cover"),
+        Column(
             "share",
-            lambda lane: lane.busy_ns / span_ns,
+            "",
+            "share",
             "of the time from the first event to the last",
+            value=lambda lane: lane.busy_ns / span_ns,
         ),
-        SortableColumn(
-            "Rows", "count", "n_rows", "nesting depth, or events that run at the same time"
-        ),
+        Column("count", "n_rows", "rows", "nesting depth, or events that run at the same time"),
     )
 
-    return build_table("lanes-table", "All lanes", columns, shown.lanes)
+    return build_table(Table("lanes-table", "All lanes", columns, shown.lanes))
