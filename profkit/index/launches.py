@@ -40,6 +40,11 @@ class Launches:
         """Return the rows of device work whose launch is not in the trace, ascending."""
         return np.asarray(self.work[self.launch == NO_ROW])
 
+    @property
+    def cause(self) -> Int32s:
+        """Return the host row that caused each piece of work: its launch, or else its operator."""
+        return np.where(self.launch == NO_ROW, self.op, self.launch)
+
     def in_order(self, events: EventTable) -> Rows:
         """Return device work with a known launch within an operator, by thread, then launch.
 

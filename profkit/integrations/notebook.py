@@ -23,6 +23,7 @@ from profkit.capture.recording import current
 from profkit.capture.recording.trace import Idle
 from profkit.errors import ProfkitError
 from profkit.integrations.cell_recording import CellRecording, new_recording
+from profkit.model.location import base_name
 from profkit.model.report import Report
 from profkit.patterns import regex
 
@@ -220,7 +221,7 @@ def with_cell_names(report: Report) -> Report:
         for file, number in numbers.items()
         if not _IN_IPYTHON.fullmatch(file)
     }
-    short = {file.replace("\\", "/").rpartition("/")[2]: cell for file, cell in cells.items()}
+    short = {base_name(file): cell for file, cell in cells.items()}
 
     # The longest first: a file's name alone also ends its path.
     files = sorted({*cells, *short}, key=len, reverse=True)

@@ -1,5 +1,6 @@
 """Source locations: Python frames, and where findings occur."""
 
+from collections.abc import Iterable
 from typing import Final, Literal
 
 from profkit.dataclass import dataclass
@@ -17,6 +18,11 @@ COMPREHENSIONS: Final = ("<genexpr>", "<listcomp>", "<dictcomp>", "<setcomp>")
 def numbered_line(file: str, line: int | None) -> str:
     """Return ``train.py:12``, or the file alone if the line is not known."""
     return file if line is None else f"{file}:{line}"
+
+
+def base_name(path: str) -> str:
+    """Return the last part of a path of any system: a recording may come from another machine."""
+    return path.replace("\\", "/").rpartition("/")[2]
 
 
 @dataclass(frozen=True)
@@ -73,10 +79,14 @@ class Location:
         """
         if self.file is None:
             return self.op or NO_SOURCE_LINE
-        name = self.file.replace("\\", "/").rsplit("/", 1)[-1]
-        line = numbered_line(name, self.line)
+        line = numbered_line(base_name(self.file), self.line)
         of_function = self.precision == "function" and self.function not in (None, MODULE_LEVEL)
         return f"{self.function} ({line})" if of_function else line
+
+
+def first_with_file(locations: Iterable[Location]) -> Location | None:
+    """Return the first location in a file, which is the most important one; None without any."""
+    return next((location for location in locations if location.file), None)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from profkit.comparison.messages import amount
 from profkit.engine.wording import counted
 from profkit.model.check import BudgetResult, Check, Outcome
 from profkit.model.finding import Finding
-from profkit.model.location import Location, numbered_line
+from profkit.model.location import Location, first_with_file
 from profkit.model.memory_summary import PeakSite
 from profkit.model.report import SyncLine
 from profkit.names import short_path
@@ -19,6 +19,7 @@ from profkit.present.document import (
     one_line,
     table_section,
 )
+from profkit.present.labels import source_line
 from profkit.present.renderer import ReadersOptions
 from profkit.units import format_bytes
 
@@ -127,12 +128,12 @@ def _line(where: Location, base: str) -> str:
     """``src/train.py:12``, or the operator where no line is known."""
     if where.file is None:
         return where.place
-    return numbered_line(short_path(where.file, base), where.line)
+    return source_line(where.file, where.line, base)
 
 
 def cause_text(finding: Finding, base: str = "") -> str:
     """Return a finding with its line: ``train.py:12: … (SYN001 item-sync)``."""
-    place = next((where for where in finding.locations if where.file), None)
+    place = first_with_file(finding.locations)
     line = "" if place is None else f"{_line(place, base)}: "
     return f"{line}{finding.message} ({finding.rule} {finding.name})"
 

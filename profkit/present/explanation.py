@@ -6,7 +6,7 @@ from typing import Final
 from profkit.engine.registry import rules
 from profkit.model.explanation import EventRow, Explanation, RuleSection
 from profkit.model.finding import Finding
-from profkit.model.location import Location, SourceSnippet
+from profkit.model.location import Location, SourceSnippet, first_with_file
 from profkit.model.report import Report
 from profkit.present.event_rows import build_event_rows, find_rows
 from profkit.present.finding_events import event_positions, find_call_path
@@ -59,8 +59,7 @@ def explain(
 
 
 def _source(finding: Finding, base: str) -> SourceSnippet | None:
-    place = next((where for where in finding.locations if where.file), Location())
-    return source_snippet(place, base)
+    return source_snippet(first_with_file(finding.locations) or Location(), base)
 
 
 def _sections(rule_id: str) -> Iterator[RuleSection]:

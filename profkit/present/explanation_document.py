@@ -6,7 +6,7 @@ from typing import Final
 
 from profkit.model.explanation import Explanation
 from profkit.model.finding import Finding
-from profkit.model.location import Location
+from profkit.model.location import Location, first_with_file
 from profkit.names import short_path, visible
 from profkit.present.document import (
     Block,
@@ -54,7 +54,7 @@ def _build_sections(explanation: Explanation, options: ReadersOptions) -> Iterat
         yield DocumentSection("Fix", (Paragraph(one_line(finding.fix)),))
     if explanation.source is not None:
         source = explanation.source
-        place = next(where for where in finding.locations if where.file)
+        place = first_with_file(finding.locations) or Location()
         lines = tuple(map(visible, source.lines))
         code = CodeBlock(lines, source.first, source.marked)
         yield DocumentSection(one_line(short_path(place.file or "", options.base)), (code,))

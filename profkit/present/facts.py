@@ -13,6 +13,7 @@ from profkit.model.report import (
     RegionSummary,
     Report,
     RunCost,
+    Source,
     Summary,
     SyncSummary,
 )
@@ -37,8 +38,13 @@ def origin(report: Report) -> list[str]:
     if source.torch:
         parts.append(f"torch {source.torch}")
     if source.rank is not None:
-        parts.append(f"rank {source.rank}{f' of {source.world_size}' if source.world_size else ''}")
+        parts.append(f"rank {rank_label(source)}")
     return parts
+
+
+def rank_label(source: Source) -> str:
+    """``3 of 8``, or the rank alone where the size of its job is not known."""
+    return f"{source.rank} of {source.world_size}" if source.world_size else str(source.rank)
 
 
 def facts(report: Report, *, everything: bool) -> list[str]:

@@ -4,13 +4,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from profkit.dataclass import replace
 from profkit.engine.context import Context
 from profkit.index.host.frames import parse_frame
 from profkit.model.events import NO_ROW, Category, Int64s
 from profkit.model.finding import Finding
 from profkit.model.location import Frame, Location
-from profkit.model.memory_summary import AllocationSite
 from profkit.model.report import Report
+from profkit.present.memory_text import devices_of
 from profkit.present.renderer import LoadedRecording
 
 
@@ -41,7 +42,7 @@ def find_call_path(
     """
     place = finding.locations[0] if finding.locations else Location()
     # A snapshot has the stacks of its allocations, a trace the calls around its events.
-    for site in _sites(report):
+    for site in (site for device in devices_of(report) for site in device.peak_sites):
         if _is_there(site.location, place) and site.stack:
             return site.stack[::-1]
 
@@ -51,13 +52,6 @@ def find_call_path(
 
 def _is_there(site: Location, place: Location) -> bool:
     return place.file is not None and (site.file, site.line) == (place.file, place.line)
-
-
-def _sites(report: Report) -> tuple[AllocationSite, ...]:
-    memory = report.summary.memory
-    if memory is None:
-        return ()
-    return tuple(site for device in memory.devices for site in device.peak_sites)
 
 
 def _find_calls(ctx: Context, position: int) -> tuple[Frame, ...]:
@@ -71,14 +65,20 @@ def _find_calls(ctx: Context, position: int) -> tuple[Frame, ...]:
     if launched:
         row = int(launches.launch[launched[0]])
 
-    paths = ctx.trace.capture.paths if ctx.trace.capture else {}
     calls: list[Frame] = []
     while row != NO_ROW:
-        frame = None
-        if events.category[row] == Category.PYTHON:
-            frame = parse_frame(events.name_of(row))
+        is_python = events.category[row] == Category.PYTHON
+        frame = full_frame(ctx, events.name_of(row)) if is_python else None
         if frame is not None:
-            file = paths.get(frame.file, frame.file)
-            calls.append(Frame(file, frame.line, frame.function, frame.precision))
+            calls.append(frame)
         row = int(ctx.tree.parent[row])
     return tuple(reversed(calls))
+
+
+def full_frame(ctx: Context, name: str) -> Frame | None:
+    """Return the frame of a Python call with the full path of its file; None for other calls."""
+    frame, capture = parse_frame(name), ctx.trace.capture
+    # torch shortens the paths of files; profkit's own recordings have them.
+    if frame is None or capture is None:
+        return frame
+    return replace(frame, file=capture.paths.get(frame.file, frame.file))

@@ -11,7 +11,7 @@ from typing import Final
 
 from profkit.errors import UsageError
 from profkit.model.finding import Finding
-from profkit.model.location import numbered_line
+from profkit.model.location import base_name, numbered_line
 from profkit.model.report import Report
 from profkit.patterns import regex
 
@@ -26,8 +26,7 @@ def finding_ids(findings: Sequence[Finding]) -> list[str]:
         word = finding.rule
         for where in finding.locations[:1]:
             if where.file is not None:
-                file = where.file.replace("\\", "/").rpartition("/")[2]
-                word = f"{word}@{numbered_line(file, where.line)}"
+                word = f"{word}@{numbered_line(base_name(where.file), where.line)}"
         # A rule can have several findings at one line.
         seen[word] += 1
         ids.append(f"{word}#{seen[word]}" if seen[word] > 1 else word)

@@ -9,6 +9,7 @@ from profkit.dataclass import dataclass
 from profkit.engine.context import Context
 from profkit.model.events import NO_ROW, Int64s
 from profkit.model.flame import Flame, FlameSite
+from profkit.model.location import base_name
 from profkit.present.flames import flames
 
 COMPARED: Final = ("host-stack", "device-stack", "device-module", "memory-stack")
@@ -101,7 +102,7 @@ def _site_keys(flame: Flame) -> list[object]:
     """
     # The folders of a file differ between machines.
     keys: list[object] = [
-        (site.kind, site.name, site.frame.file.replace("\\", "/").rsplit("/", 1)[-1])
+        (site.kind, site.name, base_name(site.frame.file))
         if site.frame is not None
         else (site.kind, site.name)
         for site in flame.sites

@@ -11,13 +11,12 @@ from profkit.engine.context import Context
 from profkit.index.device.streams import device_of
 from profkit.index.distinct import numbered
 from profkit.index.host.call_paths import Paths
-from profkit.index.host.frames import parse_frame
 from profkit.index.sums import sum_by_key
 from profkit.model.events import HOST_CALLS, NO_ROW, Category, EventTable, Int32s, Int64s, Mask
 from profkit.model.flame import Flame, FlameSite, FlameUnit, SiteKind, depths
-from profkit.model.location import Frame
 from profkit.model.memory_series import LiveGroups
 from profkit.model.torch_names import MODULE_PREFIX
+from profkit.present.finding_events import full_frame
 
 KINDS: Final[tuple[SiteKind, ...]] = get_args(SiteKind)
 CALL_KINDS: Final[dict[int, Literal["op", "annotation", "python", "call"]]] = {
@@ -162,6 +161,12 @@ def over_subtrees(join: np.ufunc, values: _Values, parent: Int32s) -> _Values:
     return total
 
 
+def add_site(paths: Paths, node: Int64s, where: Mask, site: int) -> None:
+    """Move some of the nodes to their child of one site."""
+    above = node[where]
+    node[where] = paths.children(above, np.full_like(above, site))
+
+
 def _site(ctx: Context, kind: SiteKind, name: int) -> FlameSite:
     """Return the site of a name of events."""
     text = ctx.events.names[name]
@@ -170,14 +175,8 @@ def _site(ctx: Context, kind: SiteKind, name: int) -> FlameSite:
     if text.startswith(MODULE_PREFIX):
         return FlameSite("module", text.removeprefix(MODULE_PREFIX))
 
-    frame = parse_frame(text)
-    if frame is None:
-        return FlameSite("python", text)
-    paths = ctx.trace.capture.paths if ctx.trace.capture else {}
-    file = paths.get(frame.file, frame.file)
-    return FlameSite(
-        "python", frame.function, Frame(file, frame.line, frame.function, frame.precision)
-    )
+    frame = full_frame(ctx, text)
+    return FlameSite("python", text if frame is None else frame.function, frame)
 
 
 def host_sites(ctx: Context, sites: FlameSiteTable) -> Int64s:

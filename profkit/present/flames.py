@@ -14,7 +14,7 @@ from profkit.model.events import NO_ROW, Category, Int64s
 from profkit.model.flame import FLAMES, Flame
 from profkit.model.torch_names import MODULE_PREFIX
 from profkit.patterns import regex
-from profkit.present.flame_sites import KINDS, FlameSiteTable, devices_of_work, host_sites
+from profkit.present.flame_sites import KINDS, FlameSiteTable, add_site, devices_of_work, host_sites
 from profkit.present.memory_flames import memory_by_stack, memory_by_use
 
 _DEVICE_TIME: Final = (
@@ -79,8 +79,7 @@ def _build_device_stack(ctx: Context) -> Flame | None:
     node[is_known] = tree_node[launch[is_known]]
 
     # Work whose launch was not recorded has a root of its own.
-    unlaunched = sites.unknown("launch not recorded")
-    node[~is_known] = paths.children(node[~is_known], np.full((~is_known).sum(), unlaunched))
+    add_site(paths, node, ~is_known, sites.unknown("launch not recorded"))
     return _build_work_flame(ctx, "device-stack", sites, paths, node)
 
 
@@ -88,8 +87,8 @@ def _build_device_line(ctx: Context) -> Flame | None:
     if not ctx.has_device_work or not ctx.has_lines:
         return None
     sites, paths = FlameSiteTable(), Paths()
-    launch = _cause(ctx)
-    frame = np.where(launch == NO_ROW, NO_FRAME, ctx.source.frame[launch])
+    cause = ctx.launches.cause
+    frame = np.where(cause == NO_ROW, NO_FRAME, ctx.source.frame[cause])
     node = paths.children(_on_device(ctx, sites, paths), sites.lines(ctx)[frame])
     node = _add_ops(ctx, sites, paths, node)
     return _build_work_flame(ctx, "device-line", sites, paths, node)
@@ -99,16 +98,9 @@ def _build_device_module(ctx: Context) -> Flame | None:
     if not ctx.has_device_work or not len(ctx.source.modules):
         return None
     sites, paths = FlameSiteTable(), Paths()
-    launch = _cause(ctx)
-    node = _add_modules(ctx, sites, paths, launch, _on_device(ctx, sites, paths))
+    node = _add_modules(ctx, sites, paths, _on_device(ctx, sites, paths))
     node = _add_ops(ctx, sites, paths, node)
     return _build_work_flame(ctx, "device-module", sites, paths, node)
-
-
-def _cause(ctx: Context) -> Int64s:
-    """Return the host row that caused each piece of device work: its launch, or its operator."""
-    launches = ctx.launches
-    return np.where(launches.launch == NO_ROW, launches.op, launches.launch).astype(np.int64)
 
 
 def _on_device(ctx: Context, sites: FlameSiteTable, paths: Paths) -> Int64s:
@@ -117,14 +109,12 @@ def _on_device(ctx: Context, sites: FlameSiteTable, paths: Paths) -> Int64s:
     return paths.children(np.full(len(devices), TOP), devices)
 
 
-def _add_modules(
-    ctx: Context, sites: FlameSiteTable, paths: Paths, cause: Int64s, node: Int64s
-) -> Int64s:
+def _add_modules(ctx: Context, sites: FlameSiteTable, paths: Paths, node: Int64s) -> Int64s:
     """Add the modules around the cause of each piece of work; of backward, around its forward."""
     events, tree, source = ctx.events, ctx.tree, ctx.source
     names = np.array([name.startswith(MODULE_PREFIX) for name in events.names], dtype=np.bool_)
     is_module = (events.category == Category.PYTHON) & names[events.name]
-    forward = ctx.forward_ops
+    cause, forward = ctx.launches.cause, ctx.forward_ops
     has_cause = cause != NO_ROW
     row = np.where(has_cause & (forward[cause] != NO_ROW), forward[cause], cause)
     innermost = np.where(has_cause, tree.nearest(is_module)[row], NO_ROW)

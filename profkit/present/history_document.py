@@ -1,7 +1,6 @@
 """Figures and findings over commits as a document, and its texts."""
 
 import math
-import posixpath
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Final
@@ -9,7 +8,7 @@ from typing import Final
 from profkit.comparison.messages import amount
 from profkit.engine.wording import counted
 from profkit.model.history import FigureLine, FindingHistory, History, HistoryEntry
-from profkit.model.location import NO_SOURCE_LINE
+from profkit.model.location import NO_SOURCE_LINE, base_name
 from profkit.names import short_path
 from profkit.present.document import (
     Cell,
@@ -59,7 +58,7 @@ def entry_label(entry: HistoryEntry) -> str:
         return one_line(entry.revision[:_REVISION_LENGTH])
     if entry.recorded_unix_ns is not None:
         return _date(entry.recorded_unix_ns)
-    return one_line(posixpath.basename(entry.paths[0].replace("\\", "/"))) if entry.paths else "?"
+    return one_line(base_name(entry.paths[0])) if entry.paths else "?"
 
 
 def _date(unix_ns: int | None) -> str:

@@ -7,13 +7,9 @@ from typing import Final
 
 from profkit.engine.wording import counted
 from profkit.model.finding import Cost, Finding
-from profkit.model.location import Location
-from profkit.model.report import (
-    FunctionSummary,
-    Report,
-    SampledSummary,
-)
-from profkit.names import visible
+from profkit.model.location import Location, numbered_line
+from profkit.model.report import FunctionSummary, Report, SampledSummary
+from profkit.names import short_path, visible
 from profkit.units import format_bytes, format_ns, format_share
 
 _IDLE_CAUSES: Final = {
@@ -48,12 +44,12 @@ _NO_TIME_HERE: Final = "no time in this recording"
 
 
 def part_label(kind: str) -> str:
-    """The label of a part of the step time, by its kind as in ``TimePart``."""
+    """Return the label of a part of the step time, by its kind as in ``TimePart``."""
     return _LABELS.get(kind, visible(kind))
 
 
 def idle_explanation(kind: str) -> str:
-    """The cause of a device's idle time: ``waiting for data`` for ``idle-data``."""
+    """Return the cause of a device's idle time: ``waiting for data`` for ``idle-data``."""
     return _IDLE_CAUSES.get(kind, part_label(kind))
 
 
@@ -64,7 +60,7 @@ def device_noun(report: Report) -> str:
 
 
 def step_time(report: Report) -> str:
-    """The mean step time and its range, ``174 ms (160 ms to 200 ms)``; empty without steps.
+    """Return the mean step time and its range, ``174 ms (160 ms to 200 ms)``; empty without steps.
 
     The range is left out if both ends read the same. Where the host runs ahead of the devices:
     ``95.7 ms on the GPU (95.1 ms to 96.2 ms) and 78.8 ms on the host, which runs ahead``.
@@ -95,7 +91,7 @@ def incomplete_steps(report: Report) -> str:
 
 
 def step_range(report: Report) -> str:
-    """The shortest and longest step, ``160 ms to 200 ms``; empty if both read the same.
+    """Return the shortest and longest step, ``160 ms to 200 ms``; empty if both read the same.
 
     With the median where a few long steps dominate the mean: ``median 152 ms, 146 ms to 4.49 s``.
     """
@@ -109,9 +105,9 @@ def step_range(report: Report) -> str:
 
 
 def cost_share(report: Report, finding: Finding) -> float | None:
-    """A finding's time as a share of the step time, or of the recording without steps.
+    """Return a finding's time as a share of the step time, or of the recording without steps.
 
-    In the report on a job, it is the job's step time.
+    In the report on a job, it is a share of the job's step time.
 
     Returns:
         None if either is unknown, or the time is of steps that were not recorded.
@@ -129,7 +125,7 @@ def cost_share(report: Report, finding: Finding) -> float | None:
 
 
 def cost_text(report: Report, finding: Finding, *, with_share: bool = True) -> str:
-    """A finding's cost, ``up to 65.1 ms per step (37%), 1.50 MiB per step``; empty if unknown.
+    """Return a cost, ``up to 65.1 ms per step (37%), 1.50 MiB per step``; empty if unknown.
 
     Where a fix saves nothing, it says so: in a replay the steps may wait for other work meanwhile.
 
@@ -161,13 +157,13 @@ def cost_text(report: Report, finding: Finding, *, with_share: bool = True) -> s
 
 
 def is_free(finding: Finding) -> bool:
-    """Whether a finding is known to cost nothing where it was recorded, but may elsewhere."""
+    """Tell whether a finding costs nothing where it was recorded, but may elsewhere."""
     cost = finding.cost
     return cost.ns == 0 and cost.high_ns is None and not cost.bytes
 
 
 def _most_text(report: Report, finding: Finding, high_ns: int) -> str:
-    """The upper end of a cost whose lower end is 0."""
+    """Return the upper end of a cost whose lower end is 0."""
     n_steps = max(1, len(report.summary.steps))
     most = replace(finding.cost, ns=high_ns, low_ns=None, high_ns=None, basis="upper-bound")
     if most.per_step_ns is not None:
@@ -176,7 +172,7 @@ def _most_text(report: Report, finding: Finding, high_ns: int) -> str:
 
 
 def _time_range(cost: Cost, ns: int) -> str:
-    """A time, up to the one with hidden latencies if that differs as it is written.
+    """Return a time, up to the one with hidden latencies if that differs as it is written.
 
     Args:
         ns: The cost, in the whole window or per step.
@@ -195,17 +191,17 @@ def sampled_title(sampled: SampledSummary) -> str:
 
 
 def n_running(sampled: SampledSummary) -> int:
-    """The number of samples of running threads."""
-    return sum(each.n_samples for each in sampled.functions)
+    """Return the number of samples of running threads."""
+    return sum(function.n_samples for function in sampled.functions)
 
 
 def function_name(function: FunctionSummary) -> str:
-    """The name of a sampled function."""
+    """Return the name of a sampled function."""
     return visible(function.location.function or "no user code")
 
 
 def breakdown_title(report: Report) -> str:
-    """The title of a breakdown: ``Step time``, in a job of which rank; else what it covers."""
+    """Return the title of a breakdown: ``Step time``, in a job with its rank; else its part."""
     breakdown = report.summary.breakdown
     if breakdown is None or (not breakdown.on_device and breakdown.per_step_ns is None):
         return "Whole recording"
@@ -215,8 +211,9 @@ def breakdown_title(report: Report) -> str:
 
 
 def categories_title(report: Report) -> str:
-    """The title of the table of categories: of kernels, or without devices of operators."""
-    on_device = any(each.elementwise_ns is not None for each in report.summary.categories)
+    """Return the title of the table of categories: of kernels, or without devices of operators."""
+    categories = report.summary.categories
+    on_device = any(category.elementwise_ns is not None for category in categories)
     return "Kernel time" if on_device else "Operator time"
 
 
@@ -226,12 +223,17 @@ def table_title(items: str, *, per_step: bool) -> str:
 
 
 def ranking(findings: Sequence[Finding]) -> str:
-    """How findings are ordered: by cost, but notes last even where one costs more."""
-    others = [each for each in findings if each.severity != "note"]
+    """Say how findings are ordered: by cost, but notes last even where one costs more."""
+    others = [finding for finding in findings if finding.severity != "note"]
     notes = findings[len(others) :]
     if others and notes and notes[0].cost.ns_and_bytes > others[-1].cost.ns_and_bytes:
         return "highest cost first, notes last"
     return "highest cost first"
+
+
+def source_line(file: str, line: int | None, base: str) -> str:
+    """Return ``src/train.py:12``, relative to the folder ``base`` if the file is inside."""
+    return numbered_line(short_path(file, base), line)
 
 
 def at_place(finding: Finding) -> str:
@@ -242,6 +244,6 @@ def at_place(finding: Finding) -> str:
 
 
 def inline_title(title: str) -> str:
-    """A title within a sentence: in lower case, unless it begins with a name or an acronym."""
+    """Return a title in a sentence: in lower case, unless it begins with a name or an acronym."""
     text = visible(title).rstrip(".")
     return text[:1].lower() + text[1:] if text[1:2].islower() or text[1:2] == " " else text

@@ -15,7 +15,7 @@ from profkit.model.flame import Flame, FlameSite
 from profkit.model.location import NO_SOURCE_LINE
 from profkit.model.memory_series import LiveGroups
 from profkit.model.snapshot import NO_STACK
-from profkit.present.flame_sites import FlameSiteTable, host_sites
+from profkit.present.flame_sites import FlameSiteTable, add_site, host_sites
 from profkit.present.memory_series import USE_LABELS, live_groups, moments_of
 
 _OF_SNAPSHOT: Final = "Active memory of each device at the peak of the snapshot's history."
@@ -101,8 +101,7 @@ def _add_stacks(memory: DeviceMemory, sites: FlameSiteTable, paths: Paths, top: 
 
     is_known = stack != NO_STACK
     node: Int64s = np.full(len(stack), top, dtype=np.int64)
-    unknown = np.full(int((~is_known).sum()), sites.unknown(NO_SOURCE_LINE))
-    node[~is_known] = paths.children(node[~is_known], unknown)
+    add_site(paths, node, ~is_known, sites.unknown(NO_SOURCE_LINE))
 
     # Blocks share stacks: each stack is added once.
     keep = python if python.any() else np.ones(len(python), dtype=np.bool_)
@@ -139,9 +138,8 @@ def _add_calls(ctx: Context, sites: FlameSiteTable, paths: Paths, peak: WindowPe
         paths, ctx.tree, np.full(len(site), top, dtype=np.int64), site, lines
     )
 
-    outside = sites.unknown("no enclosing call recorded")
     node = np.full(len(row), top, dtype=np.int64)
     has_call = row != NO_ROW
     node[has_call] = tree_node[row[has_call]]
-    node[~has_call] = paths.children(node[~has_call], np.full((~has_call).sum(), outside))
+    add_site(paths, node, ~has_call, sites.unknown("no enclosing call recorded"))
     return node

@@ -16,7 +16,7 @@ from profkit.index.snapshot.stack_lines import NO_LINE
 from profkit.index.sums import sum_by_key
 from profkit.index.trace_memory.live_bytes import device_label
 from profkit.model.events import MISSING, NO_ROW, Int64s, Rows
-from profkit.model.location import NO_SOURCE_LINE, numbered_line
+from profkit.model.location import NO_SOURCE_LINE, base_name, numbered_line
 from profkit.model.memory_series import Clock, Layer, LiveGroups, MemorySeries
 from profkit.present.memory_text import use_label
 
@@ -180,7 +180,7 @@ def _line_label(ctx: Context, frame: int) -> str:
     if frame == NO_FRAME:
         return NO_SOURCE_LINE
     place = ctx.source.frames[frame]
-    return numbered_line(place.file.replace(chr(92), "/").rpartition("/")[2], place.line)
+    return numbered_line(base_name(place.file), place.line)
 
 
 def _build_layers(

@@ -1,13 +1,12 @@
 """Sentences and rows on the memory of a snapshot and over a monitored program's steps."""
 
-import posixpath
 from collections.abc import Iterator, Sequence
 from typing import Final
 
 from profkit.dataclass import dataclass
 from profkit.engine.wording import at, counted, listed
 from profkit.model.live_memory import HostPeak
-from profkit.model.location import NO_SOURCE_LINE
+from profkit.model.location import NO_SOURCE_LINE, base_name
 from profkit.model.memory_summary import (
     AllocationSite,
     MemorySummary,
@@ -19,15 +18,16 @@ from profkit.names import visible
 from profkit.present.device_facts import describe_device
 from profkit.units import format_bytes, format_count, format_share
 
-_SERIES: Final = (
-    ("host memory", "host_rss_bytes"),
-    ("tensors", "tensor_bytes"),
-    ("saved for backward", "graph_bytes"),
-    ("allocated on devices", "allocated_bytes"),
-    ("peak of a device", "peak_bytes"),
-    ("reserved on devices", "reserved_bytes"),
-    ("loader worker", "worker_bytes"),
-)
+STEP_FIGURES: Final = {
+    "host_rss_bytes": "host memory",
+    "tensor_bytes": "tensors",
+    "graph_bytes": "saved for backward",
+    "allocated_bytes": "allocated on devices",
+    "peak_bytes": "peak of a device",
+    "reserved_bytes": "reserved on devices",
+    "worker_bytes": "loader worker",
+}
+"""Labels of the figures of :class:`~profkit.model.memory_summary.StepMemory`."""
 _USES: Final = {
     "parameter": "parameters",
     "gradient": "gradients",
@@ -134,6 +134,12 @@ class AllocationTable:
         return site.bytes / self.total_bytes if self.total_bytes else 0.0
 
 
+def devices_of(report: Report) -> tuple[SnapshotDevice, ...]:
+    """Return the devices of a snapshot; none in a report without one."""
+    memory = report.summary.memory
+    return () if memory is None else memory.devices
+
+
 def use_label(category: str) -> str:
     """Return the label of a use, such as ``optimizer state``; empty if unknown.
 
@@ -155,7 +161,9 @@ def place_of(site: AllocationSite) -> str:
 def series_rows(report: Report) -> list[MemorySeriesRow]:
     """Return a monitored program's memory over its steps; figures that stay 0 are left out."""
     memory = report.summary.memory
-    rows = [] if memory is None else [_series(memory, name, figure) for name, figure in _SERIES]
+    if memory is None:
+        return []
+    rows = (_series(memory, label, figure) for figure, label in STEP_FIGURES.items())
     return [row for row in rows if len(row.steps) > 1 and row.highest_bytes]
 
 
@@ -184,8 +192,7 @@ def device_series_rows(report: Report) -> list[MemorySeriesRow]:
 
     A device without memory, or with a history of one entry, has no row.
     """
-    memory = report.summary.memory
-    devices = [device for device in memory.devices if _has_series(device)] if memory else []
+    devices = [device for device in devices_of(report) if _has_series(device)]
 
     rows = []
     for device in devices:
@@ -210,9 +217,8 @@ def allocation_tables(report: Report, *, everything: bool) -> list[AllocationTab
     Args:
         everything: Whether to include all three.
     """
-    memory = report.summary.memory
     tables: list[AllocationTable] = []
-    for device in memory.devices if memory else ():
+    for device in devices_of(report):
         # Peak and end often have the same blocks: a table is shown once.
         distinct: dict[tuple[AllocationSite, ...], AllocationTable] = {}
         for table in _tables(device):
@@ -293,7 +299,7 @@ def _describe_uses(device: SnapshotDevice) -> str:
 def _lines_of(device: SnapshotDevice, category: str) -> str:
     """`` (optimizers.py:82, :84)``: the lines that allocate most of a use; empty if unknown."""
     places = [
-        (posixpath.basename(site.location.file.replace("\\", "/")), site.location.line)
+        (base_name(site.location.file), site.location.line)
         for site in device.peak_sites
         if site.category == category and site.location.file and site.location.line is not None
     ]
@@ -319,8 +325,7 @@ def _oom_sentence(device: SnapshotDevice, oom: OomSummary) -> str:
 
 def has_oom(report: Report) -> bool:
     """Tell whether an allocation failed in a snapshot; the headline then says nothing else."""
-    memory = report.summary.memory
-    return memory is not None and any(device.oom for device in memory.devices)
+    return any(device.oom for device in devices_of(report))
 
 
 def skipped_checks(report: Report) -> str:

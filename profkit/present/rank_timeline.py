@@ -6,7 +6,7 @@ from typing import Final
 import numpy as np
 
 from profkit.index.level_of_detail import build_levels, joined
-from profkit.model.rank_lanes import JobLanes, LaneSite, RankLane
+from profkit.model.rank_lanes import CallState, JobLanes, LaneSite, RankLane
 from profkit.model.report import Report
 from profkit.model.timeline import SliceKind, Timeline, TimelineLane, TimelineSite
 from profkit.present.labels import part_label
@@ -15,6 +15,11 @@ from profkit.present.tables.rank_tables import WHY_LATE
 
 MAX_RANKS: Final = 256
 """Lanes. Of more ranks, those that the others waited for longest are shown."""
+STATE_LABELS: Final[dict[CallState, str]] = {
+    "waiting": "waiting for the last rank", "transfer": "transfer",
+    "late": "the others wait for this rank", "unmatched": "without a match",
+}  # fmt: skip
+"""Labels of the states of a collective on one rank."""
 _KINDS: Final[dict[str, SliceKind]] = {"python": "outside"}
 """Kinds of slices whose name differs from the part of the step time."""
 

@@ -7,10 +7,12 @@ from profkit.dataclass import dataclass
 from profkit.errors import UsageError
 from profkit.model.events import NO_ROW
 from profkit.model.flame import FLAMES, Flame, FlameSite, FlameUnit
-from profkit.model.location import NO_SOURCE_LINE, Frame, Location, numbered_line
+from profkit.model.location import NO_SOURCE_LINE, Frame, Location
 from profkit.model.memory_summary import AllocationSite
 from profkit.model.report import Report
-from profkit.names import short_path, visible
+from profkit.names import visible
+from profkit.present.labels import source_line
+from profkit.present.memory_text import devices_of
 from profkit.present.renderer import LoadedRecording, RecordingOptions
 
 _SHORT: Final = {"host": "host-stack", "device": "device-stack", "memory": "memory-stack"}
@@ -111,7 +113,7 @@ def site_label(site: FlameSite, base: str = "") -> str:
     """Return the name of a site, with its file, relative to ``base``, and line if it has one."""
     if site.frame is None:
         return visible(site.name) or "(no name)"
-    line = numbered_line(short_path(site.frame.file, base), site.frame.line)
+    line = source_line(site.frame.file, site.frame.line, base)
     return visible(f"{site.name} ({line})")
 
 
@@ -163,10 +165,9 @@ def _kernel_stacks(report: Report) -> WeightedStacks:
 
 def _allocation_stacks(report: Report) -> WeightedStacks:
     of = "Active memory of each device at its peak, by the allocation sites with most of it."
-    memory = report.summary.memory
     rows = tuple(
         ((FlameSite("device", device.device), *_stack(site)), site.bytes)
-        for device in (memory.devices if memory is not None else ())
+        for device in devices_of(report)
         for site in device.peak_sites
         if site.bytes > 0
     )

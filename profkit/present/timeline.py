@@ -32,7 +32,7 @@ from profkit.model.events import (
     Rows,
 )
 from profkit.model.finding import Finding
-from profkit.model.location import Frame, Location
+from profkit.model.location import Frame, first_with_file
 from profkit.model.report import Report
 from profkit.model.timeline import (
     EVENT_LANES,
@@ -267,11 +267,8 @@ def _add_findings(drawn: DrawnLanes, ctx: Context, findings: tuple[Finding, ...]
     """Add a slice for the time that a finding is about, or for the events that it names."""
     parts: list[_NamedTimes] = []
     for finding in findings:
-        where = next(
-            (location for location in finding.locations if location.file is not None), Location()
-        )
-        at = None
-        if where.file is not None:
+        where, at = first_with_file(finding.locations), None
+        if where is not None and where.file is not None:
             at = Frame(where.file, where.line, where.function or "", where.precision)
         name = f"{finding.rule} {finding.title}"
         parts.append((name, "finding", *times_of(ctx, finding), at))
@@ -431,15 +428,9 @@ def _module_classes(ctx: Context) -> tuple[list[str], Int64s]:
 
     # The index of no module, -1, selects the last element.
     class_index = np.array([*of_module, 0], dtype=np.int64)[ctx.source.module]
-    work, cause = ctx.launches.work, _cause_of_work(ctx)
+    work, cause = ctx.launches.work, ctx.launches.cause
     class_index[work] = np.where(cause == NO_ROW, 0, class_index[cause])
     return list(classes), class_index
-
-
-def _cause_of_work(ctx: Context) -> Int32s:
-    """Return the call or operator that caused each piece of device work. Shape ``(w,)``."""
-    launches = ctx.launches
-    return np.where(launches.launch == NO_ROW, launches.op, launches.launch)
 
 
 def _find_sites(ctx: Context) -> tuple[Int32s, list[TimelineSite]]:
@@ -449,7 +440,7 @@ def _find_sites(ctx: Context) -> tuple[Int32s, list[TimelineSite]]:
 
     # Device work is shown with the source line and the operator of its launch.
     frame = source.frame.astype(np.int64)
-    work, op, cause = launches.work, launches.op, _cause_of_work(ctx)
+    work, op, cause = launches.work, launches.op, launches.cause
     frame[work] = np.where(cause == NO_ROW, NO_FRAME, source.frame[cause])
     op_name = np.full(len(events), -1, dtype=np.int64)
     op_name[work] = np.where(op == NO_ROW, -1, events.name[op])

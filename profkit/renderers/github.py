@@ -11,7 +11,7 @@ from typing import Final
 
 from profkit.model.check import BudgetResult, Check
 from profkit.model.finding import Finding
-from profkit.model.location import Location
+from profkit.model.location import Location, first_with_file
 from profkit.model.report import Report
 from profkit.names import short_path, visible
 from profkit.present.check_document import cause_texts, check_headline, outcome_text
@@ -49,7 +49,7 @@ def _lines(first: str, lines: Iterable[str]) -> bytes:
 
 def _annotate_finding(finding: Finding, base: str) -> str:
     # GitHub shows annotations on files only: the first place that has one.
-    where = next((location for location in finding.locations if location.file), None)
+    where = first_with_file(finding.locations)
     title = f"{finding.rule} {finding.name}"
     return _annotation(
         _COMMANDS[finding.severity], title, f"{finding.message} {finding.fix}", where, base

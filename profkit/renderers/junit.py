@@ -13,7 +13,7 @@ from xml.etree import ElementTree as ET
 
 from profkit.dataclass import dataclass
 from profkit.model.check import BudgetResult, Check
-from profkit.model.location import Location
+from profkit.model.location import Location, first_with_file
 from profkit.model.report import Report
 from profkit.names import short_path, visible
 from profkit.patterns import regex
@@ -49,7 +49,7 @@ def render(report: Report, options: Options) -> bytes:
             "" if finding.severity == "note" else "failure",
             finding.title,
             f"{finding.message} {finding.fix}",
-            _find_file(finding.locations),
+            first_with_file(finding.locations),
         )
         for finding in (*report.findings, *report.health)
     ]
@@ -85,12 +85,8 @@ def _build_budget_test(result: BudgetResult, base: str) -> _Test:
     )
 
 
-def _find_file(locations: Iterable[Location]) -> Location | None:
-    return next((location for location in locations if location.file), None)
-
-
 def _place(locations: Iterable[Location], base: str) -> str:
-    where = _find_file(locations)
+    where = first_with_file(locations)
     if where is None or where.file is None:
         return ""
     return f"{short_path(where.file, base)}:{where.line or 0}"

@@ -25,6 +25,7 @@ from profkit.names import visible
 from profkit.patterns import regex
 from profkit.present.diagnosis import no_findings
 from profkit.present.main_figures import BUSY_ABOUT
+from profkit.present.memory_text import STEP_FIGURES
 from profkit.units import format_count
 
 _NUMBER: Final = regex(r"(\d+)\D*$")
@@ -33,10 +34,6 @@ _FOLDER: Final = "profkit"
 FILE_VERSION: Final = "brain.Event:2"
 _NS_PER_MS: Final = 1e6
 _MAX_LINES: Final = 100
-_MEMORY_FIGURES: Final = (
-    "host_rss_bytes", "tensor_bytes", "graph_bytes", "allocated_bytes", "peak_bytes",
-    "reserved_bytes", "worker_bytes",
-)  # fmt: skip
 _DESCRIPTIONS: Final = {
     "profkit/step_ms": "Time of each recorded step, in milliseconds: on the host, or on the "
     "device where the host runs ahead.",
@@ -125,7 +122,7 @@ def _step_numbers(report: Report) -> list[int]:
 def _build_memory_points(report: Report) -> Iterator[ScalarPoint]:
     memory = report.summary.memory
     for step in memory.steps if memory is not None else ():
-        for name in _MEMORY_FIGURES:
+        for name in STEP_FIGURES:
             value = getattr(step, name)
             if value is not None:
                 about = f"{name} of the report's summary.memory.steps: bytes at the end of a step."

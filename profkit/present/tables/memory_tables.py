@@ -7,7 +7,13 @@ from profkit.dataclass import dataclass
 from profkit.model.location import Location
 from profkit.model.memory_summary import AllocationSite, MemoryPoint, SnapshotDevice
 from profkit.model.report import Report
-from profkit.present.memory_text import AllocationTable, MemorySeriesRow, place_of, use_label
+from profkit.present.memory_text import (
+    AllocationTable,
+    MemorySeriesRow,
+    devices_of,
+    place_of,
+    use_label,
+)
 from profkit.present.tables.columns import PLACE
 from profkit.present.tables.definition import Column, Table
 
@@ -93,10 +99,9 @@ class _PointOfDevice:
 
 def define_memory_sites(report: Report) -> Table:
     """Define the table of allocation sites at the peak and at the end."""
-    memory = report.summary.memory
     sites = (
         _SiteAtMoment(device.device, moment, site)
-        for device in (memory.devices if memory is not None else ())
+        for device in devices_of(report)
         for moment, sites in (("peak", device.peak_sites), ("end", device.top_sites))
         for site in sites
     )
@@ -105,10 +110,9 @@ def define_memory_sites(report: Report) -> Table:
 
 def define_memory_timeline(report: Report) -> Table:
     """Define the table of the memory of devices over time."""
-    memory = report.summary.memory
     points = (
         _PointOfDevice(device.device, point)
-        for device in (memory.devices if memory is not None else ())
+        for device in devices_of(report)
         for point in device.timeline
     )
     return Table("memory_timeline", "Memory over time", _POINT_COLUMNS, tuple(points))

@@ -10,12 +10,12 @@ from profkit.engine.figures.path_segments import group_path_segments, name_of_se
 from profkit.index.host.source import NO_FRAME
 from profkit.model.critical_path import PathKind
 from profkit.model.finding import Finding
-from profkit.model.location import numbered_line
 from profkit.model.report import Report
-from profkit.names import short_path, visible
+from profkit.names import visible
 from profkit.present.critical_path import entry_name, path_label
 from profkit.present.finding_events import event_positions
-from profkit.present.labels import at_place, cost_text, part_label
+from profkit.present.labels import at_place, cost_text, part_label, source_line
+from profkit.present.memory_text import devices_of
 from profkit.renderers.chrome._counters import write_counters
 from profkit.renderers.chrome._event_writer import EventWriter, pack_rows
 from profkit.renderers.chrome._finding_intervals import (
@@ -60,8 +60,7 @@ def _find_window(report: Report, ctx: Context | None) -> tuple[int, int]:
     ends = [step.start_ns + step.dur_ns for step in report.summary.steps]
     if ctx is not None and ctx.live is not None:
         ends += [sample.ts_ns for sample in ctx.live.samples]
-    memory = report.summary.memory
-    points = [point for device in (memory.devices if memory else ()) for point in device.timeline]
+    points = [point for device in devices_of(report) for point in device.timeline]
     ends += [(point.time_us or point.entry) * 1000 for point in points]
     return 0, max([report.summary.window_ns, *ends]) or _DEFAULT_LENGTH_NS
 
@@ -106,7 +105,7 @@ def _describe_finding(
     for where in finding.locations:
         line = ""
         if where.file is not None:
-            line = numbered_line(short_path(where.file, base), where.line)
+            line = source_line(where.file, where.line, base)
         places.append(" in ".join(part for part in (where.op or "", line) if part))
 
     details = {
@@ -183,7 +182,7 @@ def _describe_segment(
     args: dict[str, object] = {"kind": path_label(label)}
     if frame != NO_FRAME:
         where = ctx.source.frames[frame]
-        args["source line"] = visible(numbered_line(short_path(where.file, base), where.line))
+        args["source line"] = visible(source_line(where.file, where.line, base))
     return entry_name(label, name_of_segment(ctx, kind, name)) or path_label(label), args
 
 

@@ -18,18 +18,16 @@ from profkit.index.trace_memory.live_bytes import device_label as memory_label
 from profkit.model.events import MISSING, Int64s
 from profkit.model.live_memory import MemorySample
 from profkit.model.report import Report
+from profkit.present.memory_text import STEP_FIGURES, devices_of
 from profkit.renderers.chrome._event_writer import EventWriter
 
 MAX_POINTS: Final = 4000
 """Points of a counter: more than a screen has columns."""
 _US: Final = 1000
-_SAMPLES: Final = {
-    "host_rss_bytes": "host memory",
-    "graph_bytes": "saved for backward",
-    "garbage_bytes": "garbage",
-    "allocated_bytes": "allocated on devices",
-    "reserved_bytes": "reserved on devices",
-}
+_SAMPLED: Final = (
+    "host_rss_bytes", "graph_bytes", "garbage_bytes", "allocated_bytes", "reserved_bytes",
+)  # fmt: skip
+_LABELS: Final = {**STEP_FIGURES, "garbage_bytes": "garbage"}
 
 
 def write_counters(report: Report, ctx: Context | None, writer: EventWriter) -> Iterator[bytes]:
@@ -108,8 +106,7 @@ def _write_snapshots(
     report: Report, writer: EventWriter, offsets_ns: dict[str, int], window_ns: int | None
 ) -> Iterator[bytes]:
     """Write a snapshot's history; with a trace, only the part within its window."""
-    memory = report.summary.memory
-    for device in memory.devices if memory is not None else ():
+    for device in devices_of(report):
         offset_ns = offsets_ns.get(device.device, 0 if window_ns is None else None)
         for point in device.timeline:
             if offset_ns is None or (point.time_us is None and window_ns is not None):
@@ -128,10 +125,9 @@ def _write_snapshots(
 
 def _write_live(samples: tuple[MemorySample, ...], writer: EventWriter) -> Iterator[bytes]:
     for sample in samples:
-        for key, name in _SAMPLES.items():
-            value = getattr(sample, key)
-            if value is not None:
-                yield writer.counter(name, sample.ts_ns, {"bytes": value})
+        sizes = {figure: getattr(sample, figure) for figure in _SAMPLED}
         if sample.tensor_bytes is not None:
-            n_bytes = sum(sample.tensor_bytes.values())
-            yield writer.counter("tensors", sample.ts_ns, {"bytes": n_bytes})
+            sizes["tensor_bytes"] = sum(sample.tensor_bytes.values())
+        for figure, n_bytes in sizes.items():
+            if n_bytes is not None:
+                yield writer.counter(_LABELS[figure], sample.ts_ns, {"bytes": n_bytes})

@@ -2,21 +2,15 @@
 
 from collections.abc import Iterable, Iterator
 from functools import partial
-from typing import Final
 
 from profkit.model.rank_lanes import JobLanes, RankLane
 from profkit.names import visible
-from profkit.present.rank_timeline import call_name, lane_label
+from profkit.present.rank_timeline import STATE_LABELS, call_name, lane_label
 from profkit.readers.kineto.append import OwnPositions
 from profkit.readers.kineto.cached import read_trace
 from profkit.readers.kineto.merge import RankFile, merge_traces, process_events
 from profkit.readers.stream import place_of
 from profkit.renderers.chrome._event_writer import EventWriter
-
-_STATES: Final = {
-    "waiting": "waiting for the last rank", "transfer": "transfer",
-    "late": "the others wait for this rank", "unmatched": "without a match",
-}  # fmt: skip
 
 
 def write_job(job: JobLanes) -> Iterator[bytes]:
@@ -56,6 +50,6 @@ def _write_collectives(lane: RankLane, job: JobLanes, pid: int) -> Iterable[byte
         if row not in rows:
             rows[row], names = writer.add_row("collectives")
             yield from names
-        name = f"{call_name(site)}: {_STATES[site.kind]}"
+        name = f"{call_name(site)}: {STATE_LABELS[site.kind]}"
         args = {"merged slices": n} if n > 1 else {}
         yield writer.slice(rows[row], name, start, end, args)

@@ -11,6 +11,7 @@ from markupsafe import Markup
 
 from profkit.dataclass import dataclass
 from profkit.engine.wording import counted
+from profkit.model.location import base_name
 from profkit.model.report import Report
 from profkit.names import short_path
 from profkit.present.diagnosis import headline_sentences
@@ -66,8 +67,7 @@ FIGURES_ID: Final = "figures"
 
 def build_page(report: Report, options: Options) -> str:
     """Return the whole page of one report."""
-    # Paths of either system: a saved report may come from another machine.
-    name = report.source.path.replace("\\", "/").rsplit("/", 1)[-1]
+    name = base_name(report.source.path)
     heading, *sentences = headline_sentences(report)
     head = Head(
         title=f"{name} · profkit" if name else "profkit",

@@ -11,13 +11,12 @@ from profkit.engine.registry import rules
 from profkit.engine.wording import counted
 from profkit.model.finding import Finding
 from profkit.model.growth import Growth
-from profkit.model.location import NO_SOURCE_LINE, Location, numbered_line
+from profkit.model.location import NO_SOURCE_LINE, Location
 from profkit.model.report import Report
-from profkit.names import short_path
 from profkit.present.diagnosis import no_findings
 from profkit.present.evidence import evidence_texts
 from profkit.present.finding_events import times_of
-from profkit.present.labels import cost_text, ranking
+from profkit.present.labels import cost_text, ranking, source_line
 from profkit.present.memory_text import NO_PROBLEMS
 from profkit.present.rule_page import Passage, rule_page
 from profkit.present.source_snippet import find_adding_line, source_snippet
@@ -168,14 +167,14 @@ def short_place(finding: Finding, options: Options) -> str:
     where = finding.locations[0]
     if where.file is None:
         return cell(where.op or "", _MAX_CHARACTERS)
-    line = numbered_line(short_path(where.file, options.base), where.line)
+    line = source_line(where.file, where.line, options.base)
     return cell(line, _MAX_CHARACTERS)
 
 
 def _long_place(where: Location, options: Options) -> str:
     parts = []
     if where.file is not None:
-        parts.append(numbered_line(short_path(where.file, options.base), where.line))
+        parts.append(source_line(where.file, where.line, options.base))
     if where.function:
         parts.append(f"in {where.function}")
     parts += [

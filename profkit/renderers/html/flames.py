@@ -11,12 +11,13 @@ from profkit.engine.wording import counted
 from profkit.index.host.frames import Ownership, owner_of_call, ownership_of
 from profkit.model.events import NO_ROW, Int64s
 from profkit.model.flame import Flame, FlameSite
-from profkit.model.location import numbered_line
+from profkit.model.location import base_name, numbered_line
 from profkit.model.report import Report
-from profkit.names import short_kernel, short_path
+from profkit.names import short_kernel
 from profkit.present.flame_difference import FlameDifference
 from profkit.present.flame_sites import over_subtrees
 from profkit.present.flames import find_idle_threads, flames
+from profkit.present.labels import source_line
 from profkit.present.part_colors import color_of
 from profkit.present.tables.definition import Column, Table
 from profkit.renderers.html._options import Options
@@ -203,15 +204,15 @@ def _name(site: FlameSite) -> str:
 def _short(site: FlameSite) -> str:
     """Return the name that is drawn, of a source line with its file and number."""
     if site.frame is not None and site.kind == "line":
-        file = site.frame.file.replace("\\", "/").rsplit("/", 1)[-1]
-        return cell(f"{site.name}  {numbered_line(file, site.frame.line)}", _MAX_NAME)
+        line = numbered_line(base_name(site.frame.file), site.frame.line)
+        return cell(f"{site.name}  {line}", _MAX_NAME)
     return cell(_name(site), _MAX_NAME)
 
 
 def _place(site: FlameSite, base: str) -> str:
     if site.frame is None:
         return ""
-    line = numbered_line(short_path(site.frame.file, base), site.frame.line)
+    line = source_line(site.frame.file, site.frame.line, base)
     return cell(line, _MAX_NAME)
 
 

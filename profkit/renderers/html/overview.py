@@ -16,7 +16,7 @@ from profkit.present.labels import (
     step_range,
 )
 from profkit.present.main_figures import SAVING_TITLE, main_figures
-from profkit.present.memory_text import monitored_steps
+from profkit.present.memory_text import devices_of, monitored_steps
 from profkit.renderers.html._options import Options
 from profkit.renderers.html._section import Section, fill
 from profkit.renderers.html._table import cell
@@ -131,7 +131,7 @@ def collect_figures(report: Report) -> dict[str, Any]:
     # Traces have peaks of their own, and snapshots have one for each device.
     peaks = (
         *(peak.bytes for peak in (memory.peak if memory else ())),
-        *(device.at_peak_bytes for device in (memory.devices if memory else ())),
+        *(device.at_peak_bytes for device in devices_of(report)),
     )
 
     return {

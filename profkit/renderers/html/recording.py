@@ -6,7 +6,7 @@ from typing import Final
 from profkit.engine.wording import counted
 from profkit.model.report import Report
 from profkit.names import short_path
-from profkit.present.facts import describe_recording, unchecked_by_reason
+from profkit.present.facts import describe_recording, rank_label, unchecked_by_reason
 from profkit.renderers.html._options import Options
 from profkit.renderers.html._section import Section, fill
 from profkit.units import format_count, format_ns
@@ -48,7 +48,7 @@ def _list_environment(report: Report, options: Options) -> Iterator[tuple[str, s
     if source.devices:
         yield "Devices", ", ".join(dict.fromkeys(name or "unnamed" for name in source.devices))
     if source.rank is not None:
-        yield "Rank", f"{source.rank}{f' of {source.world_size}' if source.world_size else ''}"
+        yield "Rank", rank_label(source)
     if source.torch:
         yield "PyTorch", source.torch
 

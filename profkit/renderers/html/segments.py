@@ -8,8 +8,7 @@ import numpy as np
 from profkit.engine.wording import counted
 from profkit.index.snapshot.stack_lines import StackLines
 from profkit.model.events import Int32s, Int64s
-from profkit.model.location import numbered_line
-from profkit.names import short_path
+from profkit.present.labels import source_line
 from profkit.present.memory_series import USE_LABELS
 from profkit.present.segment_blocks import SegmentBlocks, find_segment_blocks
 from profkit.renderers.html._options import Options
@@ -74,6 +73,6 @@ def _list_places(lines: StackLines, line: Int32s, base: str) -> tuple[list[str],
     texts = []
     for call_site in map(lines.location, used.tolist()):
         file, function = call_site.file, call_site.function
-        where = numbered_line(short_path(file, base), call_site.line) if file else ""
+        where = source_line(file, call_site.line, base) if file else ""
         texts.append(cell(f"{where} in {function}" if function else where))
     return texts, place

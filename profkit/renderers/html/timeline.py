@@ -12,14 +12,15 @@ from profkit.dataclass import dataclass
 from profkit.engine.context import Context
 from profkit.index.level_of_detail import coarser
 from profkit.model.events import MISSING, NO_ROW, Int64s
-from profkit.model.location import Frame, numbered_line
+from profkit.model.location import Frame
 from profkit.model.report import Report
 from profkit.model.timeline import EVENT_LANES, Level, SliceKind, Slices, Timeline, TimelineSite
-from profkit.names import short_kernel, short_path
+from profkit.names import short_kernel
 from profkit.present.critical_path import path_label
 from profkit.present.event_arguments import find_event_arguments
-from profkit.present.labels import part_label
+from profkit.present.labels import part_label, source_line
 from profkit.present.part_colors import color_of
+from profkit.present.rank_timeline import STATE_LABELS
 from profkit.present.tables.definition import Column, Table
 from profkit.present.timeline import build_timeline
 from profkit.renderers.html._options import Options
@@ -94,10 +95,10 @@ _STYLES: Final[dict[SliceKind, SliceStyle]] = {
     "backward": SliceStyle(part_label("backward"), color_of("backward")),
     "optimizer": SliceStyle(part_label("optimizer"), color_of("optimizer")),
     "outside": SliceStyle(part_label("python"), color_of("python"), "stripes"),
-    "waiting": SliceStyle("waiting for the last rank", "--series-7", "stripes"),
-    "transfer": SliceStyle("transfer", color_of("communication"), "dots"),
-    "late": SliceStyle("the others wait for this rank", "--series-4"),
-    "unmatched": SliceStyle("collective without a match", "--series-8", "dots"),
+    "waiting": SliceStyle(STATE_LABELS["waiting"], "--series-7", "stripes"),
+    "transfer": SliceStyle(STATE_LABELS["transfer"], color_of("communication"), "dots"),
+    "late": SliceStyle(STATE_LABELS["late"], "--series-4"),
+    "unmatched": SliceStyle(f"collective {STATE_LABELS['unmatched']}", "--series-8", "dots"),
 }
 
 
@@ -306,7 +307,7 @@ def _place(frame: Frame | None, base: str) -> str:
     """Return ``net.py:12 in forward``, or an empty text without a frame."""
     if frame is None:
         return ""
-    where = numbered_line(short_path(frame.file, base), frame.line)
+    where = source_line(frame.file, frame.line, base)
     return f"{where} in {frame.function}" if frame.function else where
 
 
