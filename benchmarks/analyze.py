@@ -129,10 +129,11 @@ def compare(path: Path, peers: str | None) -> None:
     if peers:
         runs[PERFETTO] = perfetto(path)
     bare_s = runs[BARE].cpu_seconds
-    for name, one in runs.items():
-        ratio, share = one.seconds / bare_s, one.peak_bytes / n_bytes
-        row = f"{one.seconds:8.2f} {one.cpu_seconds:7.2f} {ratio:7.2f}"
-        print(f"{name:<22} {row} {one.peak_bytes / 1e6:7.0f} {share:7.2f} {one.failed}".rstrip())
+    for name, measured in runs.items():
+        ratio, share = measured.seconds / bare_s, measured.peak_bytes / n_bytes
+        times = f"{measured.seconds:8.2f} {measured.cpu_seconds:7.2f} {ratio:7.2f}"
+        memory = f"{measured.peak_bytes / 1e6:7.0f} {share:7.2f}"
+        print(f"{name:<22} {times} {memory} {measured.failed}".rstrip())
     ratio, share = ours.seconds / bare_s, ours.peak_bytes / n_bytes
     size = f"{n_bytes / 1e6:.0f} MB"
     target = TARGET_TIME if n_bytes < LARGE_BYTES else TARGET_TIME_LARGE

@@ -35,9 +35,9 @@ SMALL_ROUNDS: Final = 15
 
 def shown(name: str, runs: list[Run], base_s: float) -> float:
     """Print the median and range of processor time, which is returned, and that of wall time."""
-    cpu = [each.cpu_seconds for each in runs]
-    median_s, wall_s = statistics.median(cpu), statistics.median(each.seconds for each in runs)
-    failed = next((each.failed for each in runs if each.failed), "")
+    cpu = [run.cpu_seconds for run in runs]
+    median_s, wall_s = statistics.median(cpu), statistics.median(run.seconds for run in runs)
+    failed = next((run.failed for run in runs if run.failed), "")
     row = f"{median_s:7.2f} {min(cpu):6.2f}-{max(cpu):<6.2f} {wall_s:7.2f} {median_s / base_s:7.2f}"
     print(f"{name:<24} {row} {failed}".rstrip())
     return median_s
@@ -92,15 +92,15 @@ def large(trace: bytes, megabytes: int, rounds: int) -> None:
             runs["no cache"].append(run([*command, "--no-cache"]))
             runs["first analysis"].append(run(command))
             runs["second analysis"].append(run(command))
-            for name, other in shown_as.items():
-                runs[name].append(run(other))
+            for name, options in shown_as.items():
+                runs[name].append(run(options))
         print(f"\n{megabytes} MB of text, {rounds} rounds")
         print(f"{'process':<24} {'cpu s':>7} {'range':<13} {'wall s':>7} {'x none':>7}")
-        base_s = statistics.median(each.cpu_seconds for each in runs["no cache"])
-        first, second = (shown(name, each, base_s) for name, each in list(runs.items())[1:3])
+        base_s = statistics.median(run.cpu_seconds for run in runs["no cache"])
+        first, second = (shown(name, run_of, base_s) for name, run_of in list(runs.items())[1:3])
         shown("no cache", runs["no cache"], base_s)
         others_s = {name: shown(name, runs[name], base_s) for name in shown_as}
-        n_bytes = sum(each.stat().st_size for each in cache.rglob("*.entry"))
+        n_bytes = sum(path.stat().st_size for path in cache.rglob("*.entry"))
         print(f"the cache has {n_bytes / 1e6:.0f} MB")
         compared(
             f"{megabytes} MB: first analysis, of one without a cache",
@@ -132,8 +132,8 @@ def small(trace: bytes) -> None:
                 runs[name].append(run(command))
     print(f"\nsmall, {SMALL_ROUNDS} rounds")
     print(f"{'process':<24} {'cpu s':>7} {'range':<13} {'wall s':>7} {'x numpy':>7}")
-    base_s = statistics.median(each.cpu_seconds for each in runs["import numpy"])
-    times = {name: shown(name, each, base_s) for name, each in runs.items()}
+    base_s = statistics.median(run.cpu_seconds for run in runs["import numpy"])
+    times = {name: shown(name, run, base_s) for name, run in runs.items()}
     imported = times["import profkit"] - times["python"]
     compared("analyze a trace of 1 MB", times["profkit analyze, 1 MB"], "s", TARGET_SMALL_S)
     compared("profkit --help", times["profkit --help"], "s", TARGET_HELP_S)

@@ -96,7 +96,7 @@ def measure(page: Path, width: int) -> None:
         worst = 1.0
         for share in SHARES:
             times, drawing = sheet.evaluate(_PAN, [share, N_FRAMES])
-            in_time = sum(each < 1.5 * TARGET_MS for each in times) / len(times)
+            in_time = sum(time < 1.5 * TARGET_MS for time in times) / len(times)
             frame = f"{median(times):10.1f} {_most(times):8.1f} {in_time:8.0%}"
             drawn = f"{median(drawing):8.1f} {_most(drawing):8.1f}" if drawing else ""
             print(f"{share:8.1%}" if share else "    idle", frame, drawn)

@@ -51,9 +51,9 @@ def min_ms(work: Callable[[], object]) -> float:
 def shown(name: str, work: Callable[[], object], n_objects: int) -> float:
     """Time some work and print it; microseconds per object."""
     length = min_ms(work)
-    each = length * 1e3 / n_objects
-    print(f"  {name:<28} {length:8.1f} ms   {each:6.3f} us per object")
-    return each
+    us_per_object = length * 1e3 / n_objects
+    print(f"  {name:<28} {length:8.1f} ms   {us_per_object:6.3f} us per object")
+    return us_per_object
 
 
 def main() -> None:
@@ -64,7 +64,7 @@ def main() -> None:
         program += [Node(n) for n in range(size // 5 - len(program))]
         n_objects = len(gc.get_objects())
         print(f"{n_objects:,} objects")
-        each = shown(
+        us_per_object = shown(
             "holders of 1 tensor", lambda: holder_chains.find_chains(trainer.losses[5:6]), n_objects
         )
         shown(
@@ -75,7 +75,7 @@ def main() -> None:
         shown("garbage", garbage.find_garbage, n_objects)
         shown("host objects", host_objects.scan_host_objects, n_objects)
         name = f"holder of a tensor among {n_objects / 1e6:.1f} million objects, per object"
-        compared(name, each, "µs", TARGET_US)
+        compared(name, us_per_object, "µs", TARGET_US)
     weight = torch.zeros(3, requires_grad=True)
     parts = []
     for _ in range(NODES // 100):

@@ -40,16 +40,16 @@ def idle(folder: str) -> tuple[float, float]:
     The two alternate, so that a change of the machine's speed affects both.
     """
     optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)])
-    bare, heard, own = [], [], []
+    bare, heard, own_ms = [], [], []
     for _ in range(ROUNDS):
         bare.append(per_call_us(optimizer.step))
         listening = profkit.listen("benchmark", dir=folder)
         heard.append(per_call_us(optimizer.step))
         listening.stop()
         listening = profkit.listen("benchmark", dir=folder)
-        own.append(per_call_us(listening.step))
+        own_ms.append(per_call_us(listening.step))
         listening.stop()
-    return min(heard) - min(bare), min(own)
+    return min(heard) - min(bare), min(own_ms)
 
 
 def asked(folder: str, question: dict[str, object]) -> float:
@@ -60,9 +60,9 @@ def asked(folder: str, question: dict[str, object]) -> float:
     took = []
     with Conversation(find_listening(str(Path(folder) / "benchmark"))) as conversation:
         for _ in range(ROUNDS):
-            began, own = time.process_time(), time.thread_time()
+            began, thread_began = time.process_time(), time.thread_time()
             conversation.ask(question, 5.0)
-            took.append(time.process_time() - began - (time.thread_time() - own))
+            took.append(time.process_time() - began - (time.thread_time() - thread_began))
             time.sleep(0.01)
     listening.stop()
     return statistics.median(took)

@@ -127,9 +127,9 @@ def repeated(trace: bytes, n_bytes: int, vary: random.Random | None = None) -> I
     events = json.JSONDecoder().raw_decode(trace[start.end() - 1 :].decode())[0]
     times = [event["ts"] for event in events if event.get("ph") == "X"]
     span_us = max(times) - min(times) + 1000.0
-    rest = json.loads(trace)
-    del rest["traceEvents"]
-    head = json.dumps(rest)[:-1].encode() + b', "traceEvents": ['
+    document = json.loads(trace)
+    del document["traceEvents"]
+    head = json.dumps(document)[:-1].encode() + b', "traceEvents": ['
     yield head
     written, turn = len(head), 0
     while written < n_bytes:

@@ -138,8 +138,8 @@ def measured(command: list[str], limit_s: int) -> Run:
     try:
         code = process.wait(limit_s)
     except subprocess.TimeoutExpired:
-        for each in (*monitor.process.children(recursive=True), process):
-            each.kill()
+        for process_to_end in (*monitor.process.children(recursive=True), process):
+            process_to_end.kill()
         raise
     finally:
         monitor.over.set()
@@ -225,9 +225,9 @@ def main() -> None:
             )
             runs: dict[int, Run] = {}
             for rank in range(n_ranks):
-                own = text.replace(b'"rank":0', f'"rank":{rank}'.encode(), 1)
+                rank_text = text.replace(b'"rank":0', f'"rank":{rank}'.encode(), 1)
                 target = job / f"rank{rank:04}.pt.trace.json.gz"
-                target.write_bytes(igzip.compress(own, 1))
+                target.write_bytes(igzip.compress(rank_text, 1))
                 n = rank + 1
                 if n not in {1, n_ranks // 4, n_ranks // 2, n_ranks}:
                     continue

@@ -58,12 +58,12 @@ MAX_DRAWING_MS: Final = 120_000
 
 def seconds(work: Callable[[], Any]) -> float:
     """The minimum wall time over all rounds."""
-    found = []
+    times_s = []
     for _ in range(ROUNDS):
         begin = time.perf_counter()
         work()
-        found.append(time.perf_counter() - begin)
-    return min(found)
+        times_s.append(time.perf_counter() - begin)
+    return min(times_s)
 
 
 def gpu_training() -> bytes:
@@ -118,21 +118,21 @@ Seen = tuple[float, float, float]
 
 def opened(pages: Sequence[Path]) -> list[Seen]:
     """How fast pages open, the best of three each; empty without a browser."""
-    found = browser_path()
-    if found is None:
+    executable = browser_path()
+    if executable is None:
         return []
     from playwright.sync_api import sync_playwright
 
     best = []
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=found, args=["--no-sandbox"])
+        browser = playwright.chromium.launch(executable_path=executable, args=["--no-sandbox"])
         for page in pages:
             times = []
             for _ in range(ROUNDS + 1):
                 sheet = browser.new_page()
                 sheet.goto(page.as_uri())
                 seen = sheet.wait_for_function(_SEEN, timeout=MAX_DRAWING_MS).json_value()
-                times.append([each / 1000 for each in seen])
+                times.append([time_us / 1000 for time_us in seen])
                 sheet.close()
             painted, loaded, drawn = map(min, zip(*times, strict=True))
             best.append((painted, loaded, drawn))
@@ -163,7 +163,7 @@ def measure_small(pattern: str, folder: Path) -> None:
 
 
 def _shown(times: Seen | None) -> str:
-    return " ".join(f"{each:8.2f}" for each in times) if times else "  no browser here"
+    return " ".join(f"{time_ms:8.2f}" for time_ms in times) if times else "  no browser here"
 
 
 def measure(path: Path, folder: Path) -> None:

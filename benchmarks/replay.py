@@ -182,8 +182,8 @@ def handovers(n: int) -> Iterator[str]:
 
 
 CASES: Final[dict[str, Callable[[int], Iterator[str]]]] = {
-    each.__name__: each
-    for each in (launches, syncs, streams, device_syncs, graphs, threads, steps, handovers)
+    relation.__name__: relation
+    for relation in (launches, syncs, streams, device_syncs, graphs, threads, steps, handovers)
 }
 
 
@@ -231,7 +231,7 @@ def main() -> None:
         worst, slowest = max(worst, ratio), max(slowest, sum(parts) / n * 1e6)
         print(
             f"{case:<13} {n:9,.0f} {load_s:7.2f} "
-            + " ".join(f"{each:6.2f}" for each in parts)
+            + " ".join(f"{seconds:6.2f}" for seconds in parts)
             + f" {ratio:6.2f} {n_bytes / 1e6:6.0f} {sum(parts) / part:6.1f}"
         )
     compared("graph, replay and path in the worst case, of reading", worst, "x", TARGET_RATIO)

@@ -109,10 +109,11 @@ def compare(path: Path, n_events: int) -> None:
     runs = {name: run(["-c", statement + code, str(path)]) for name, code in READERS.items()}
     runs["profkit analyze"] = ours = run(["-m", "profkit", "analyze", str(path), "-o", os.devnull])
     bare = runs[BARE]
-    for name, one in runs.items():
-        row = f"{one.seconds:8.2f} {one.cpu_seconds:7.2f} {one.seconds / bare.seconds:7.2f}"
-        memory = f"{one.peak_bytes / 1e6:7.0f} {one.peak_bytes / bare.peak_bytes:7.2f}"
-        print(f"{name:<22} {row} {memory} {one.failed}".rstrip())
+    for name, measured in runs.items():
+        ratio = measured.seconds / bare.seconds
+        row = f"{measured.seconds:8.2f} {measured.cpu_seconds:7.2f} {ratio:7.2f}"
+        memory = f"{measured.peak_bytes / 1e6:7.0f} {measured.peak_bytes / bare.peak_bytes:7.2f}"
+        print(f"{name:<22} {row} {memory} {measured.failed}".rstrip())
     size = f"{n_events:,} events"
     if n_events < LARGE_EVENTS:
         compared(f"{size}: from the start of the process", ours.seconds, "s", TARGET_SMALL_S)

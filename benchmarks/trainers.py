@@ -213,7 +213,7 @@ def measured(run: Run, n_steps: int, n_rounds: int) -> dict[str, float]:
             began_s = time.process_time()
             run(n_steps, training)
             took.setdefault(name, []).append(time.process_time() - began_s)
-    return {name: statistics.median(each[1:]) for name, each in took.items()}
+    return {name: statistics.median(seconds[1:]) for name, seconds in took.items()}
 
 
 def main() -> None:

@@ -79,7 +79,7 @@ def run_alone(n_objects: int, n_steps: int, n_passes: int, *, leaks: bool, watch
     training.step()
     tensors: list[Tensor] = []
     monitor = LeakMonitor("benchmark", "user")
-    own = []
+    own_s = []
     began = time.process_time()
     for _ in range(n_steps):
         training.step()
@@ -88,12 +88,12 @@ def run_alone(n_objects: int, n_steps: int, n_passes: int, *, leaks: bool, watch
         if watched:
             ended = time.thread_time()
             monitor.step()
-            own.append(time.thread_time() - ended)
+            own_s.append(time.thread_time() - ended)
     ended = time.thread_time()
     live = monitor.finish() if watched else None
     took = time.process_time() - began
-    own.append(time.thread_time() - ended)
-    figures: dict[str, Any] = {"took": took, "own": own}
+    own_s.append(time.thread_time() - ended)
+    figures: dict[str, Any] = {"took": took, "own": own_s}
     if live is not None:
         figures["n_leaks"] = len(live.leaks)
         figures["holders"] = [chain.name for leak in live.leaks for chain in leak.chains]
@@ -140,12 +140,12 @@ def main() -> None:
                 ]
                 ratios = [watched["took"] / bare["took"] for bare, watched in pairs]
                 bare_s = statistics.median(bare["took"] for bare, _ in pairs)
-                own = statistics.median(sum(watched["own"]) for _, watched in pairs) / bare_s
+                own_share = statistics.median(sum(watched["own"]) for _, watched in pairs) / bare_s
                 last = pairs[-1][1]
                 row = {
                     **program,
                     "ratio": statistics.median(ratios),
-                    "own": own,
+                    "own": own_share,
                     "target": target,
                     "first_ms": last["own"][0] * 1e3,
                     "longest_ms": max(last["own"][1:]) * 1e3,
@@ -153,7 +153,7 @@ def main() -> None:
                 rows.append(row)
                 print(
                     f"{n_objects:9,} {n_steps:6} {'leaking' if leaks else 'clean':8} "
-                    f"{row['ratio']:7.3f} {min(ratios):6.3f}-{max(ratios):6.3f} {own:6.1%} "
+                    f"{row['ratio']:7.3f} {min(ratios):6.3f}-{max(ratios):6.3f} {own_share:6.1%} "
                     f"{1 + target:7.2f} {row['first_ms']:5.1f} ms {row['longest_ms']:5.1f} ms  "
                     f"{last['n_leaks']} {last['holders']}",
                     flush=True,

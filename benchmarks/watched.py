@@ -137,9 +137,9 @@ def measured(program: Path, folder: Path, runs: int, longer: int = 1) -> Cost:
     bare = fastest([sys.executable, *command], folder, runs)
     watched = fastest([*run, *command], folder, runs)
     untraced = fastest([*run, "--no-trace", *command], folder, runs)
-    for other in (watched, untraced):
-        if other.result != bare.result:
-            raise RuntimeError(f"{program.name}: {other.result} instead of {bare.result}")
+    for instrumented in (watched, untraced):
+        if instrumented.result != bare.result:
+            raise RuntimeError(f"{program.name}: {instrumented.result} instead of {bare.result}")
     inside = untraced.ended - untraced.began
     return Cost(
         bare=bare.total,

@@ -80,7 +80,7 @@ def _of_api(path: Path, _: Path) -> str:
 
 
 def _of_command(arguments: tuple[str, ...], path: Path, out: Path) -> str:
-    arguments = tuple(str(out) if each == "{out}" else each for each in arguments)
+    arguments = tuple(str(out) if argument == "{out}" else argument for argument in arguments)
     buffer = io.BytesIO()
     silent = io.TextIOWrapper(buffer, "utf-8", errors="backslashreplace", write_through=True)
     with contextlib.redirect_stdout(silent), contextlib.redirect_stderr(silent):
@@ -105,7 +105,9 @@ class Writes:
             if writes and isinstance(path, str) and not set(str(mode)) <= set("rbt"):
                 self.paths.add(path)
         elif event in {"os.mkdir", "os.remove", "os.rename", "os.rmdir", "os.link", "os.symlink"}:
-            self.paths.update(str(each) for each in arguments if isinstance(each, str | Path))
+            self.paths.update(
+                str(argument) for argument in arguments if isinstance(argument, str | Path)
+            )
 
 
 def check(number: int, folder: Path, writes: Writes) -> dict[str, Any]:
@@ -129,11 +131,11 @@ def check(number: int, folder: Path, writes: Writes) -> dict[str, Any]:
     result["wall_s"] = time.perf_counter() - began[0]
     result["cpu_s"] = time.process_time() - began[1]
     asked = (str(out), str(folder / ".output."), str(folder / "saved.json"), os.devnull)
-    elsewhere = {each for each in writes.paths if not each.startswith(asked)}
+    elsewhere = {path for path in writes.paths if not path.startswith(asked)}
     if elsewhere and "bug" not in result:
         result["bug"] = f"wrote {sorted(elsewhere)}"
-    for each in (path, out, folder / "saved.json"):
-        each.unlink(missing_ok=True)
+    for product in (path, out, folder / "saved.json"):
+        product.unlink(missing_ok=True)
     return result
 
 
@@ -200,10 +202,10 @@ def main(folder: str, count: str, first: str = "0") -> int:
                 print(result["number"], result["kind"], kind, flush=True)
         else:
             ends[f"{result['kind']}: {result['end']}"] += 1
-        for each, seconds in slowest.items():
-            if result.get(each, 0) > seconds:
-                slowest[each] = result[each]
-                print(f"slowest {each} {result[each]:.2f} s: {result['number']}", flush=True)
+        for name, seconds in slowest.items():
+            if result.get(name, 0) > seconds:
+                slowest[name] = result[name]
+                print(f"slowest {name} {result[name]:.2f} s: {result['number']}", flush=True)
     for end, n in sorted(ends.items()):
         print(f"{n:7} {end}")
     for end, n in bugs.most_common():

@@ -78,10 +78,10 @@ class Mutant:
 @cache
 def _bases() -> tuple[tuple[str, Any], ...]:
     recorded = sorted(TRACES.glob("*/*.pt.trace.json.gz"))
-    found = [("trace", json.loads(gzip.decompress(path.read_bytes()))) for path in recorded]
-    found[0][1]["profkit"]["compiles"] = _COMPILES
-    found += [("trace", json.loads(program().to_bytes(form))) for form in _FORMATS]
-    found += [("snapshot", SNAPSHOT), ("snapshot", SNAPSHOT["segments"])]
+    bases = [("trace", json.loads(gzip.decompress(path.read_bytes()))) for path in recorded]
+    bases[0][1]["profkit"]["compiles"] = _COMPILES
+    bases += [("trace", json.loads(program().to_bytes(form))) for form in _FORMATS]
+    bases += [("snapshot", SNAPSHOT), ("snapshot", SNAPSHOT["segments"])]
     frame = Frame("train.py", 3, "step")
     shape = TensorShape("float32", (8, 128), 4)
     leak = Leak("tensors", "cpu", 4096, 1 << 20, 9, 3, 190, stack=(frame,), shape=shape)
@@ -89,11 +89,11 @@ def _bases() -> tuple[tuple[str, Any], ...]:
     live = LiveBuilder(sync_sites=(site,), devices=("cuda:0",)).add(leak).build()
     from profkit.readers.live_memory import encode
 
-    found.append(("memory", json.loads(encode(live))))
+    bases.append(("memory", json.loads(encode(live))))
     for path in recorded[::4]:
         report = json_report.render(analyze(path), json_report.Options(indent=0))
-        found.append(("report", json.loads(report)))
-    return tuple(found)
+        bases.append(("report", json.loads(report)))
+    return tuple(bases)
 
 
 def mutant(number: int) -> Mutant:
@@ -101,7 +101,7 @@ def mutant(number: int) -> Mutant:
     rng = random.Random(number)  # noqa: S311  (not for secrets)
     kinds = ("trace",) * 7 + ("snapshot",) * 2 + ("memory", "report")
     kind = rng.choice(kinds)
-    tree = copy.deepcopy(rng.choice([tree for each, tree in _bases() if each == kind]))
+    tree = copy.deepcopy(rng.choice([tree for name, tree in _bases() if name == kind]))
     for _ in range(rng.choice((0, 1, 1, 1, 2, 3, 8))):
         tree = _changed(tree, rng)
     if kind == "snapshot":
@@ -129,7 +129,7 @@ def _pickled(tree: Any, rng: random.Random) -> bytes:  # noqa: ANN401  (any plai
         if value == _LONG_NUMBER:
             return rng.choice((1, -1)) * 10**5_000
         if isinstance(value, dict):
-            return {key: whole(each) for key, each in value.items()}
+            return {key: whole(child) for key, child in value.items()}
         return [*map(whole, value)] if isinstance(value, list) else value
 
     return pickle.dumps(whole(tree), rng.randrange(2, 6))
@@ -191,9 +191,9 @@ def _remove(node: Any, key: Any, rng: random.Random, _: Any) -> None:  # noqa: A
 
 
 def _swap(node: Any, key: Any, rng: random.Random, paths: list[tuple[Any, Any]]) -> None:  # noqa: ANN401
-    other, there = rng.choice(paths)
+    source_node, there = rng.choice(paths)
     try:
-        node[key] = copy.deepcopy(other[there])
+        node[key] = copy.deepcopy(source_node[there])
     except (KeyError, IndexError, RecursionError):
         return
 
@@ -213,9 +213,9 @@ def _lengths(node: Any, key: Any, rng: random.Random, _: Any) -> None:  # noqa: 
         value *= rng.choice((2, 3, max(1, 5_000 // n)))
     elif change == 3:
         value.reverse()
-    elif change == 4 and all(isinstance(each, int) for each in value):
+    elif change == 4 and all(isinstance(size, int) for size in value):
         value[:] = [rng.randrange(-2, n + 2) for _ in value]
-    elif change == 5 and all(isinstance(each, int) for each in value):
+    elif change == 5 and all(isinstance(size, int) for size in value):
         value[:] = [(i + 1) % n for i in range(n)]
     else:
         value[:] = [value[rng.randrange(n)]] * n

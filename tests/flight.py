@@ -62,7 +62,7 @@ def dump(entries: list[Entry], ranks: str = "[0, 1, 2]") -> Entry:
 
 def own(data: Entry, rank: int, world_size: int = 3, **about: Any) -> Entry:  # noqa: ANN401
     """What profkit writes."""
-    known = {
+    known_facts = {
         "rank": rank,
         "world_size": world_size,
         "host": "node",
@@ -70,7 +70,7 @@ def own(data: Entry, rank: int, world_size: int = 3, **about: Any) -> Entry:  # 
         "written_ns": NS + 100 * S,
         "is_end": True,
     }
-    return {"flight_recorder_of": {**known, **about}, "dumps": [data]}
+    return {"flight_recorder_of": {**known_facts, **about}, "dumps": [data]}
 
 
 def written(folder: Path, *dumps: object, name: str = "fr_rank{}.json") -> Path:

@@ -64,9 +64,9 @@ def many_ranks(report: Report, n_ranks: int, n_steps: int) -> Report:
     ranks, lanes = [], []
     for rank in range(n_ranks):
         of, lane = report.ranks[rank % 2], report.lanes.lanes[rank % 2]
-        own = 1.33 if rank == 17 else 1.0
+        speed = 1.33 if rank == 17 else 1.0
         times = tuple(
-            round(10_000_000 * own * generator.uniform(0.99, 1.01)) for _ in range(n_steps)
+            round(10_000_000 * speed * generator.uniform(0.99, 1.01)) for _ in range(n_steps)
         )
         names = tuple(f"ProfilerStep#{number}" for number in range(n_steps))
         waits = tuple(round(14_000_000 - time) for time in times)

@@ -29,8 +29,8 @@ def function(
 
 def sampled(*functions: SampledFunction) -> SampledTime:
     """The samples of steps."""
-    n = sum(each.n for each in functions)
-    ns = sum(each.ns for each in functions)
+    n = sum(function.n for function in functions)
+    ns = sum(function.ns for function in functions)
     return SampledTime(20 * MS, n, ns, list(functions), n_steps=20, steps_ns=max(ns, 1))
 
 

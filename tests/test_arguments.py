@@ -133,5 +133,5 @@ def test_numbers_of_numpy_are_whole_numbers() -> None:
 
 def test_one_rule_may_be_given_as_a_string(tmp_path: Path) -> None:
     path = TraceBuilder().write(tmp_path / "a.json")
-    one = profkit.analyze(path, select="launch-bound")
-    assert one == profkit.analyze(path, select=["launch-bound"])
+    analysis = profkit.analyze(path, select="launch-bound")
+    assert analysis == profkit.analyze(path, select=["launch-bound"])

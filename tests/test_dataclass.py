@@ -59,14 +59,14 @@ def test_it_makes_what_the_standard_library_makes(options: dict[str, bool]) -> N
     assert ours.__match_args__ == theirs.__match_args__
     assert ours.__dataclass_params__.frozen is theirs.__dataclass_params__.frozen
     for arguments in [("a",), ("a", (1, 2)), ("a", (), {"b": 1}, 5, 6)]:
-        mine, other = ours(*arguments), theirs(*arguments)
-        assert repr(mine) == repr(other)
-        assert dataclasses.asdict(mine) == dataclasses.asdict(other)
-        assert (mine == ours(*arguments)) == (other == theirs(*arguments))
-        assert (mine != ours("b")) == (other != theirs("b"))
-        assert mine != other
+        mine, expected = ours(*arguments), theirs(*arguments)
+        assert repr(mine) == repr(expected)
+        assert dataclasses.asdict(mine) == dataclasses.asdict(expected)
+        assert (mine == ours(*arguments)) == (expected == theirs(*arguments))
+        assert (mine != ours("b")) == (expected != theirs("b"))
+        assert mine != expected
         later = dataclasses.replace(mine, took_ns=9)
-        assert (later == mine) == (dataclasses.replace(other, took_ns=9) == other)
+        assert (later == mine) == (dataclasses.replace(expected, took_ns=9) == expected)
         assert later.took_ns == 9
     for n_arguments in (0, 6):
         with pytest.raises(TypeError) as mine_raised:
@@ -78,12 +78,12 @@ def test_it_makes_what_the_standard_library_makes(options: dict[str, bool]) -> N
 
 @pytest.mark.parametrize("of", [OURS, THEIRS])
 def test_frozen_instances_do_not_change(of: Callable[..., Any]) -> None:
-    one = made(of)("a", (1, 2))
+    instance = made(of)("a", (1, 2))
     with pytest.raises(dataclasses.FrozenInstanceError, match="cannot assign to field 'name'"):
-        one.name = "b"
+        instance.name = "b"
     with pytest.raises(dataclasses.FrozenInstanceError, match="cannot delete field 'name'"):
-        del one.name
-    assert one.total == 3
+        del instance.name
+    assert instance.total == 3
 
 
 @pytest.mark.parametrize("of", [OURS, THEIRS])
@@ -139,8 +139,13 @@ def test_own_methods_stay(of: Callable[..., Any]) -> None:
         def __init__(self) -> None:
             self.size = 7
 
-    one = Own(3)  # type: ignore[call-arg]
-    assert (one.double, repr(one), one == 5, hash(one) == object.__hash__(one)) == (
+    instance = Own(3)  # type: ignore[call-arg]
+    assert (
+        instance.double,
+        repr(instance),
+        instance == 5,
+        hash(instance) == object.__hash__(instance),
+    ) == (
         6,
         "own",
         True,
@@ -171,22 +176,22 @@ def test_classes_are_inherited(of: Callable[..., Any]) -> None:
 
 
 def test_instances_are_copied_pickled_and_decoded() -> None:
-    one = Plain("a", 0.5)
-    assert pickle.loads(pickle.dumps(one)) == one  # noqa: S301
-    assert copy.deepcopy(one) == one
-    assert msgspec.json.decode(msgspec.json.encode(one), type=Plain) == one
+    instance = Plain("a", 0.5)
+    assert pickle.loads(pickle.dumps(instance)) == instance  # noqa: S301
+    assert copy.deepcopy(instance) == instance
+    assert msgspec.json.decode(msgspec.json.encode(instance), type=Plain) == instance
     assert msgspec.json.decode(b'{"name": "a"}', type=Plain) == Plain("a")
 
 
 def test_a_copy_with_other_values_is_what_the_standard_library_makes() -> None:
-    one = made(OURS)("a", numbers=(1, 2), hidden=object())
-    assert one.total == 3
+    instance = made(OURS)("a", numbers=(1, 2), hidden=object())
+    assert instance.total == 3
     for changes in ({}, {"numbers": (4,), "took_ns": 7}, {"counts": {"b": 2}}):
-        ours, theirs = replace(one, **changes), dataclasses.replace(one, **changes)
+        ours, theirs = replace(instance, **changes), dataclasses.replace(instance, **changes)
         assert vars(ours) == vars(theirs)
         assert ours.total == sum(ours.numbers)
     with pytest.raises(TypeError, match="no field 'size'"):
-        replace(one, size=1)
+        replace(instance, size=1)
 
 
 def test_a_copy_is_checked_as_a_new_instance_is() -> None:
@@ -205,10 +210,10 @@ def test_a_copy_is_checked_as_a_new_instance_is() -> None:
 
 def test_methods_are_compiled_for_classes_with_many_instances() -> None:
     kind = made(OURS)
-    one = kind("a", counts={"b": 1})
+    instance = kind("a", counts={"b": 1})
     assert not inspect.isfunction(vars(kind)["__init__"])
     for _ in range(20):
-        assert kind("a", counts={"b": 1}) == one
+        assert kind("a", counts={"b": 1}) == instance
     assert inspect.isfunction(vars(kind)["__init__"])
 
 

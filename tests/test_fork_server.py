@@ -71,9 +71,7 @@ def test_a_program_finds_what_it_finds_in_a_process_of_its_own(tmp_path: Path) -
     assert (ended.code, ended.err) == (expected.code, expected.err) == (1, "lr is wrong\n")
     *_, last = ended.out.splitlines()
     assert last == "at the end"
-    seen: list[dict[str, Any]] = [
-        json.loads(each.out.splitlines()[0]) for each in (expected, ended)
-    ]
+    seen: list[dict[str, Any]] = [json.loads(run.out.splitlines()[0]) for run in (expected, ended)]
     assert seen[0].pop("before") == seen[1].pop("before") == []
     assert len(seen[0]["imported"]) < len(seen[0]["imported later"])
     assert seen[1] == seen[0]

@@ -12,9 +12,9 @@ def test_it_has_the_methods_of_the_compiled_pattern() -> None:
     ours, theirs = regex(r"(a+)b", re.IGNORECASE), re.compile(r"(a+)b", re.IGNORECASE)
     assert (ours.pattern, ours.flags, ours.groups) == (theirs.pattern, theirs.flags, theirs.groups)
     assert ours.sub("-", "xAAby") == theirs.sub("-", "xAAby") == "x-y"
-    found = pickle.loads(pickle.dumps(ours)).fullmatch("aab")  # noqa: S301
-    assert found is not None
-    assert found[1] == "aa"
+    match = pickle.loads(pickle.dumps(ours)).fullmatch("aab")  # noqa: S301
+    assert match is not None
+    assert match[1] == "aa"
     assert regex(rb"\d").findall(b"a1b2") == [b"1", b"2"]
 
 

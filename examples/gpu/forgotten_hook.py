@@ -30,7 +30,7 @@ def watch_all(layer: nn.Module, n: int, shares: list[Tensor]) -> None:
     def remember(_module: nn.Module, _inputs: object, output: Tensor) -> None:
         kept.append(output.detach().clone())  # fault: retained as long as the hook
         if len(kept) == n:
-            alive = torch.stack([(one > 0).any(0) for one in kept]).any(0)
+            alive = torch.stack([(activation > 0).any(0) for activation in kept]).any(0)
             shares.append(alive.float().mean())
 
     layer.register_forward_hook(remember)

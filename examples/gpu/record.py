@@ -111,7 +111,7 @@ def run_all(session: Session, options: argparse.Namespace) -> bool:
         for cured in (False, True)
         if not missing(name, options.device)
     ]
-    left = [each for each in wanted if not session.is_done(*each)]
+    left = [part for part in wanted if not session.is_done(*part)]
     print(f"{len(wanted) - len(left)} of {len(wanted)} are recorded already")
 
     def one(each: tuple[str, bool]) -> bool | None:

@@ -29,7 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> float:
     joined = torch.randn(n_features, ROWS, SIZE)
     if measured.on_cuda(options):
         joined = joined.pin_memory()
-    parts = [joined] if options.cured else [each[None] for each in joined]
+    parts = [joined] if options.cured else [row[None] for row in joined]
     optimizer = torch.optim.SGD(network.parameters(), lr=0.01)
     loss = torch.zeros(())
     for _ in measured.steps(options):

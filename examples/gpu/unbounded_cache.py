@@ -36,9 +36,9 @@ def main(arguments: Sequence[str] | None = None) -> float:
     optimizer = torch.optim.SGD(network.parameters(), lr=0.01)
     loss = torch.zeros(())
     for step in measured.steps(options):
-        here = x.clone()
-        here[:TOLD] += table(step * len(x), len(x[:TOLD]), x.shape[1], options.device)
-        loss = nn.functional.cross_entropy(network(here), y)
+        entry = x.clone()
+        entry[:TOLD] += table(step * len(x), len(x[:TOLD]), x.shape[1], options.device)
+        loss = nn.functional.cross_entropy(network(entry), y)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

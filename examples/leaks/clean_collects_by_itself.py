@@ -49,5 +49,5 @@ def main(steps: int, every: int) -> None:
 
 
 if __name__ == "__main__":
-    arguments = [int(one) for one in sys.argv[1:]]
+    arguments = [int(text) for text in sys.argv[1:]]
     main(*(arguments + [200, 20][len(arguments) :]))

@@ -22,7 +22,7 @@ class Tagger(nn.Module):
 
     def forward(self, sequences: list[Tensor]) -> Tensor:
         """Scores of the classes."""
-        lengths = torch.tensor([len(one) for one in sequences])
+        lengths = torch.tensor([len(sequence) for sequence in sequences])
         packed = pack_padded_sequence(
             pad_sequence(sequences, batch_first=True),
             lengths,

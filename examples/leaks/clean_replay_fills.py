@@ -31,10 +31,10 @@ def look(angle: float) -> Tensor:
 
 def learn(net: nn.Module, optimizer: torch.optim.Optimizer, memories: list[Transition]) -> float:
     """One step of Q-learning; returns its loss."""
-    states = torch.stack([one.state.flatten() for one in memories])
-    afters = torch.stack([one.after.flatten() for one in memories])
-    actions = torch.tensor([[one.action] for one in memories])
-    rewards = torch.tensor([one.reward for one in memories])
+    states = torch.stack([memory.state.flatten() for memory in memories])
+    afters = torch.stack([memory.after.flatten() for memory in memories])
+    actions = torch.tensor([[memory.action] for memory in memories])
+    rewards = torch.tensor([memory.reward for memory in memories])
     with torch.no_grad():
         goal = rewards + 0.9 * net(afters).max(1).values
     loss = nn.functional.mse_loss(net(states).gather(1, actions).squeeze(1), goal)
@@ -63,5 +63,5 @@ def play(steps: int, capacity: int) -> None:
 
 
 if __name__ == "__main__":
-    arguments = [int(one) for one in sys.argv[1:]]
+    arguments = [int(text) for text in sys.argv[1:]]
     play(*(arguments + [250, 100][len(arguments) :]))

@@ -13,16 +13,16 @@ from concurrent.futures import ThreadPoolExecutor
 import torch
 from torch import Tensor, nn
 
-own = threading.local()
+thread_buffers = threading.local()
 
 
 def crop(picture: Tensor, corner: int) -> Tensor:
     """The mean color of a part, computed in the thread's buffer."""
-    if not hasattr(own, "buffer"):
-        own.buffer = torch.empty(3, 64, 64)
+    if not hasattr(thread_buffers, "buffer"):
+        thread_buffers.buffer = torch.empty(3, 64, 64)
     time.sleep(0.0002)
-    own.buffer.copy_(picture[:, corner : corner + 64, corner : corner + 64])
-    buffer: Tensor = own.buffer
+    thread_buffers.buffer.copy_(picture[:, corner : corner + 64, corner : corner + 64])
+    buffer: Tensor = thread_buffers.buffer
     return buffer.mean((1, 2))
 
 

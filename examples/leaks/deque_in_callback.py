@@ -31,7 +31,7 @@ class SpreadWatcher(Callback):
         """Add the batch, and check the window."""
         self.recent.append(embedding.detach().clone())  # allocated here
         last = list(islice(reversed(self.recent), self.window))
-        spread = torch.stack([one.std() for one in last]).mean().item()
+        spread = torch.stack([output.std() for output in last]).mean().item()
         if step % 50 == 0:
             print(f"step {step}: spread {spread:.3f}")
 

@@ -25,7 +25,7 @@ class Saliency:
 
     def map(self) -> Tensor:
         """How much each input matters on average."""
-        return torch.stack([one.abs().mean(0) for one in self.gradients]).mean(0)
+        return torch.stack([gradient.abs().mean(0) for gradient in self.gradients]).mean(0)
 
 
 def main() -> None:

@@ -47,11 +47,11 @@ class Agent:
 
     def learn(self) -> float:
         """Learn from some of the transitions and return the loss."""
-        some = self.chance.choices(self.memory, k=16)
-        states = torch.stack([one.state.flatten() for one in some])
-        afters = torch.stack([one.after.flatten() for one in some])
-        actions = torch.tensor([[one.action] for one in some])
-        rewards = torch.tensor([one.reward for one in some])
+        memories = self.chance.choices(self.memory, k=16)
+        states = torch.stack([memory.state.flatten() for memory in memories])
+        afters = torch.stack([memory.after.flatten() for memory in memories])
+        actions = torch.tensor([[memory.action] for memory in memories])
+        rewards = torch.tensor([memory.reward for memory in memories])
         with torch.no_grad():
             goal = rewards + 0.9 * self.net(afters).max(1).values
         loss = nn.functional.mse_loss(self.net(states).gather(1, actions).squeeze(1), goal)

@@ -38,7 +38,9 @@ class WeightAveraging(Callback):
     def on_train_end(self, trainer: "Trainer") -> None:
         """Set the mean."""
         chosen = self.snapshots[-self.last :]
-        mean = {name: torch.stack([one[name] for one in chosen]).mean(0) for name in chosen[0]}
+        mean = {
+            name: torch.stack([weights[name] for weights in chosen]).mean(0) for name in chosen[0]
+        }
         trainer.module.load_state_dict(mean)
 
 

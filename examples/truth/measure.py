@@ -93,7 +93,7 @@ def ran(
         text=True,
         stderr=subprocess.DEVNULL,
     )
-    line = next(each for each in finished.stdout.splitlines() if each.startswith(PREFIX))
+    line = next(line for line in finished.stdout.splitlines() if line.startswith(PREFIX))
     return list(json.loads(line.removeprefix(PREFIX)))
 
 
@@ -103,8 +103,8 @@ def cost_of(report: dict[str, Any], rule: str) -> dict[str, Any]:
     Args:
         report: A decoded JSON report.
     """
-    found = (finding["cost"] for finding in report["findings"] if finding["name"] == rule)
-    return next(found, {"ns": None})
+    costs = (finding["cost"] for finding in report["findings"] if finding["name"] == rule)
+    return next(costs, {"ns": None})
 
 
 def measure(programs: Programs) -> tuple[Round, str]:
@@ -117,7 +117,8 @@ def measure(programs: Programs) -> tuple[Round, str]:
         ValueError: If the rule finds nothing with a cost.
     """
     problem, fixed = (
-        [str(ROOT / "examples" / each[0]), *each[1:]] for each in (programs.problem, programs.fixed)
+        [str(ROOT / "examples" / command[0]), *command[1:]]
+        for command in (programs.problem, programs.fixed)
     )
     timed = [str(TIMED), str(programs.n_steps)]
     options = ["--active", str(programs.n_steps), "--dir", "out", "--json", "report.json"]

@@ -95,13 +95,15 @@ class Pair:
     @classmethod
     def of(cls, facts: Mapping[str, Any]) -> "Pair":
         """A pair of ``measured.json``."""
-        rounds = [Round(**each) for each in facts["rounds"]]
+        rounds = [Round(**facts_of_round) for facts_of_round in facts["rounds"]]
         return cls(facts["program"], facts["rule"], facts["basis"], rounds)
 
     def each(self, name: str) -> list[float]:
         """A figure of every round, or of every run of them."""
-        found = [getattr(one, name) for one in self.rounds]
-        return [run for one in found for run in ([one] if isinstance(one, float) else one)]
+        figures = [getattr(repetition, name) for repetition in self.rounds]
+        return [
+            run for figure in figures for run in ([figure] if isinstance(figure, float) else figure)
+        ]
 
     def median(self, name: str) -> float:
         """The median of a figure over the rounds."""
@@ -125,7 +127,7 @@ class Pair:
         """The ends of predicted / saved, or None if nothing was saved."""
         if self.saved_ms <= 0:
             return None
-        low, high = (self.median(each) for each in ("predicted_ms", "predicted_max_ms"))
+        low, high = (self.median(name) for name in ("predicted_ms", "predicted_max_ms"))
         return low / self.saved_ms, high / self.saved_ms
 
     @property

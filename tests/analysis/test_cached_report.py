@@ -52,24 +52,26 @@ def path(tmp_path: Path) -> str:
 @pytest.fixture
 def loads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The files of which more than the report was needed."""
-    found: list[str] = []
+    stages: list[str] = []
 
     def counted(path: str, **options: object) -> object:
-        found.append(path)
+        stages.append(path)
         return load(path, **options)  # type: ignore[arg-type]
 
     monkeypatch.setattr(study_module, "load", counted)
-    return found
+    return stages
 
 
 def kinds(folder: Path) -> list[str]:
     """What is cached: a relation by its name; columns and results have none."""
-    return sorted(each.stem.partition("-")[2] for each in folder.iterdir())
+    return sorted(path.stem.partition("-")[2] for path in folder.iterdir())
 
 
 def find_products(*paths: str) -> tuple[bytes, ...]:
-    found = study(paths)
-    return tuple(render(found.report, each, recording=found.recording) for each in FORMATS)
+    result = study(paths)
+    return tuple(
+        render(result.report, format_name, recording=result.recording) for format_name in FORMATS
+    )
 
 
 def fresh(path: str) -> tuple[bytes, ...]:
@@ -112,13 +114,15 @@ def test_the_changes_of_findings_are_those_of_a_fresh_report(path: str, folder: 
                 change.host_time,
                 change.captured.tolist(),
             )
-            for change in (each.change for each in (*report.findings, *report.health))
+            for change in (finding.change for finding in (*report.findings, *report.health))
         ]
 
     first, second = study(path).report, study(path).report
     assert changes(first) == changes(second)
-    assert any(each is not None for each in changes(second))
-    assert [each.spans for each in first.findings] == [each.spans for each in second.findings]
+    assert any(change is not None for change in changes(second))
+    assert [finding.spans for finding in first.findings] == [
+        finding.spans for finding in second.findings
+    ]
     assert folder.exists()
 
 
@@ -142,7 +146,7 @@ def test_another_look_runs_only_what_its_options_change(
     study(path)
     stages: list[str] = []
     assert study(path, options, on_stage=lambda name, _: stages.append(name)).report == expected
-    assert len([each for each in stages if each.startswith("rule ")]) == n_run
+    assert len([stage for stage in stages if stage.startswith("rule ")]) == n_run
     assert len(loads) == 3
     assert study(path, options).report == expected
     assert len(loads) == 3
@@ -213,10 +217,10 @@ def test_files_of_one_program_have_a_report_together(
     path: str, tmp_path: Path, folder: Path, loads: list[str]
 ) -> None:
     snapshot = str(SnapshotBuilder().write(tmp_path / "b.snapshot.pickle"))
-    one, both = study(path).report, study([path, snapshot]).report
-    assert one != both
+    alone, both = study(path).report, study([path, snapshot]).report
+    assert alone != both
     assert len(loads) == 3
-    assert (study(path).report, study([path, snapshot]).report) == (one, both)
+    assert (study(path).report, study([path, snapshot]).report) == (alone, both)
     assert len(loads) == 3
     Path(snapshot).touch()
     study([path, snapshot])
@@ -247,12 +251,12 @@ def test_a_report_whose_rows_are_not_of_the_recording_is_not_used(path: str, fol
         assert find_results(users, key) is None
         assert users.find(key) is None
     users.store(key, lambda: entry_of(results), Stages())
-    found = find_results(users, key)
-    assert found is not None
-    known = found.report(["a"])
-    assert known is not None
-    assert (known.findings, known.source) == ((finding,), report.source)
-    assert found.report(["a", "b"]) is None
+    kept_results = find_results(users, key)
+    assert kept_results is not None
+    from_cache = kept_results.report(["a"])
+    assert from_cache is not None
+    assert (from_cache.findings, from_cache.source) == ((finding,), report.source)
+    assert kept_results.report(["a", "b"]) is None
     assert folder.exists()
 
 
@@ -282,7 +286,7 @@ def test_eight_processes_at_once_make_the_same_report(path: str, folder: Path) -
     assert not folder.exists()
     with multiprocessing.get_context("fork").Pool(8) as pool:
         assert pool.map(raced, [path] * 16, chunksize=1) == [expected] * 16
-    assert {each.suffix for each in folder.iterdir()} == {".entry"}
+    assert {path.suffix for path in folder.iterdir()} == {".entry"}
 
 
 def test_the_command_line_turns_it_off(

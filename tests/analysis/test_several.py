@@ -64,10 +64,10 @@ def lone(path: Path) -> Path:
 
 def test_processes_give_the_report_of_this_process(job: Path) -> None:
     (job / "rank9.pt.trace.json.gz").write_bytes(b"\x1f\x8b and nothing")
-    here, there = analyze(job), analyze(job, workers=2)
-    assert render(here, "json") == render(there, "json")
-    assert [each.rank for each in here.ranks] == [0, 1, 2]
-    (lost,) = here.unread
+    serial, there = analyze(job), analyze(job, workers=2)
+    assert render(serial, "json") == render(there, "json")
+    assert [rank.rank for rank in serial.ranks] == [0, 1, 2]
+    (lost,) = serial.unread
     assert lost.file == str(job / "rank9.pt.trace.json.gz")
     assert "rank9" in lost.why
 
@@ -75,12 +75,12 @@ def test_processes_give_the_report_of_this_process(job: Path) -> None:
 def test_each_recording_is_read_once(job: Path) -> None:
     lone(job / "other.pt.trace.json")
     request, silent = AnalysisRequest(format="html", format_options={"base": str(job)}), Silent()
-    found = analyze_all(find_recordings([str(job)]), request, Scale(), silent)
-    assert sorted(silent.read) == sorted(str(each) for each in job.iterdir())
-    assert [each.is_job for each in found.reports] == [False, True]
-    one, of_job = found.reports
-    assert one.product is not None
-    assert one.product.startswith(b"<!DOCTYPE html>")
+    results = analyze_all(find_recordings([str(job)]), request, Scale(), silent)
+    assert sorted(silent.read) == sorted(str(path) for path in job.iterdir())
+    assert [report.is_job for report in results.reports] == [False, True]
+    of_rank, of_job = results.reports
+    assert of_rank.product is not None
+    assert of_rank.product.startswith(b"<!DOCTYPE html>")
     assert of_job.product is None, "of several reports there is one"
     assert of_job.paths == tuple(str(job / f"rank{rank}.pt.trace.json.gz") for rank in range(3))
 
@@ -93,7 +93,7 @@ def test_ranks_of_no_job_are_shown_as_they_are(
     rank_trace(2, job, begins_s=90)
     for arguments in ([], ["--workers", "1"]):
         assert main(["analyze", str(job), "--format", "json", *arguments]) == 0
-        assert [each["source"]["rank"] for each in json.loads(capsys.readouterr().out)] == [0, 2]
+        assert [line["source"]["rank"] for line in json.loads(capsys.readouterr().out)] == [0, 2]
 
 
 def test_what_may_be_a_rank_is_known_from_the_start_of_its_file(tmp_path: Path) -> None:
@@ -144,16 +144,16 @@ def test_files_of_one_process_are_one_recording(
     rank_trace(1, tmp_path)
     LiveBuilder().write(tmp_path / "rank1.memory.json.gz")
     LiveBuilder().write(tmp_path / "other.memory.json.gz")
-    found = find_recordings([str(tmp_path)])
-    assert [tuple(Path(path).name for path in each.paths) for each in found] == [
+    recordings = find_recordings([str(tmp_path)])
+    assert [tuple(Path(path).name for path in recording.paths) for recording in recordings] == [
         ("other.memory.json.gz",),
         ("rank0.pt.trace.json.gz",),
         ("rank1.pt.trace.json.gz", "rank1.memory.json.gz"),
     ]
-    assert all(each.is_member for each in found)
+    assert all(recording.is_member for recording in recordings)
     assert main(["analyze", str(tmp_path), "--format", "json"]) == 0
     reports = json.loads(capsys.readouterr().out)
-    assert [each["source"]["kind"] for each in reports] == ["live", "ranks"]
+    assert [report["source"]["kind"] for report in reports] == ["live", "ranks"]
 
 
 def test_a_file_that_is_given_twice_is_two_recordings(tmp_path: Path) -> None:
@@ -181,10 +181,10 @@ def test_a_file_is_read_with_the_others_of_its_recording_beside_it(
 
 def test_globs_name_files_and_folders(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ranks = [str(job / f"rank{rank}.pt.trace.json.gz") for rank in range(3)]
-    assert [each.paths[0] for each in find_recordings([f"{job}/*[01].pt*"])] == ranks[:2]
-    assert [each.paths[0] for each in find_recordings([f"{job.parent}/jo?"])] == ranks
+    assert [recording.paths[0] for recording in find_recordings([f"{job}/*[01].pt*"])] == ranks[:2]
+    assert [recording.paths[0] for recording in find_recordings([f"{job.parent}/jo?"])] == ranks
     monkeypatch.chdir(job.parent)
-    assert [each.rank for each in analyze("**/rank*.gz").ranks] == [0, 1, 2]
+    assert [rank.rank for rank in analyze("**/rank*.gz").ranks] == [0, 1, 2]
     (job / "odd[1].json").write_text("{}")
     assert find_recordings([str(job / "odd[1].json")]) == [Recording((str(job / "odd[1].json"),))]
     with pytest.raises(MissingFileError, match="no recordings"):
@@ -199,7 +199,7 @@ def test_folders_and_globs_at_urls_are_jobs(job: Path) -> None:
     try:
         for url in ("memory://bucket/run", "memory://bucket/run/", "memory://bucket/run/*.gz"):
             report = analyze(url, workers=2)
-            assert [each.rank for each in report.ranks] == [0, 1, 2]
+            assert [rank.rank for rank in report.ranks] == [0, 1, 2]
             assert report.ranks[0].file.endswith("bucket/run/rank0.pt.trace.json.gz")
         assert analyze("memory://bucket/run/rank0.pt.trace.json.gz").source.rank == 0
         with pytest.raises(MissingFileError):
@@ -212,7 +212,7 @@ def test_archives_are_jobs(job: Path) -> None:
     packed = job.parent / "job.tar"
     with tarfile.open(packed, "w") as archive:
         archive.add(job, "job")
-    assert [each.rank for each in analyze(packed).ranks] == [0, 1, 2]
+    assert [rank.rank for rank in analyze(packed).ranks] == [0, 1, 2]
 
 
 def test_files_that_cannot_be_read_do_not_stop_the_others(
@@ -252,7 +252,7 @@ def test_a_file_that_ends_its_process_is_in_the_report(
 ) -> None:
     monkeypatch.setattr(several, "_FUNCTION", "tests.analysis.killing:analyze_item")
     report = analyze(job, workers=1)
-    assert [each.rank for each in report.ranks] == [0, 2]
+    assert [rank.rank for rank in report.ranks] == [0, 2]
     assert report.missing_ranks == (1,)
     (lost,) = report.unread
     assert lost.file.endswith("rank1.pt.trace.json.gz")
@@ -277,8 +277,8 @@ def test_processes_are_chosen_by_the_size_of_files(
     monkeypatch.setattr(several, "call_in_processes", here)
     monkeypatch.setattr(several, "processes_for", lambda needs, _most: len(needs) - 1)
     silent = Silent()
-    found = analyze_all(recordings, AnalysisRequest(), Scale(), silent)
-    assert [each.is_job for each in found.reports] == [True]
+    results = analyze_all(recordings, AnalysisRequest(), Scale(), silent)
+    assert [report.is_job for report in results.reports] == [True]
     assert started == [("profkit.analysis.several:analyze_item", 2)]
     assert silent.read == []
     assert silent.done == [(0, 3), (1, 3), (2, 3), (3, 3)]
@@ -286,7 +286,7 @@ def test_processes_are_chosen_by_the_size_of_files(
 
 def test_rules_and_limits_apply_in_other_processes(job: Path) -> None:
     def rules(report: Report) -> set[str]:
-        return {each.rule for each in report.findings}
+        return {finding.rule for finding in report.findings}
 
     quiet = MappingProxyType({"item-sync": MappingProxyType({"min_wait_share": 1.0})})
     chosen: dict[str, Any] = {"thresholds": quiet, "select": ["SYN001", "SYN003"]}
@@ -322,6 +322,6 @@ def test_analyses_within_a_script_do_not_run_it_again(job: Path) -> None:
 def test_a_damaged_member_among_explicit_files_is_no_usage_error(job: Path) -> None:
     ranks = sorted(job.iterdir())
     ranks[1].write_bytes(b"\x1f\x8b")
-    assert [each.rank for each in analyze(ranks).ranks] == [0, 2]
+    assert [rank.rank for rank in analyze(ranks).ranks] == [0, 2]
     with pytest.raises(DamagedFileError):
         analyze(ranks[1])

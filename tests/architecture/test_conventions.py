@@ -95,12 +95,12 @@ def test_no_module_has_a_catch_all_name() -> None:
 
 
 def test_no_code_is_marked_as_unfinished() -> None:
-    found = []
+    marks = []
     for path in CODE:
         text = path.read_text()
         tokens = tokenize.generate_tokens(io.StringIO(text).readline)
         comments = (token for token in tokens if token.type == tokenize.COMMENT)
-        found += [
+        marks += [
             f"{place(path)}:{comment.start[0]}: {word}"
             for comment in comments
             for word in UNFINISHED
@@ -108,8 +108,8 @@ def test_no_code_is_marked_as_unfinished() -> None:
         ]
         if "NotImplementedError" in text:
             raised = (node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Raise))
-            found += [place(path) for node in raised if "NotImplementedError" in ast.dump(node)]
-    assert not found
+            marks += [place(path) for node in raised if "NotImplementedError" in ast.dump(node)]
+    assert not marks
 
 
 def test_every_public_definition_has_a_docstring(package: Package) -> None:
@@ -123,15 +123,17 @@ def test_every_public_definition_has_a_docstring(package: Package) -> None:
 
 def test_arguments_that_are_times_or_sizes_have_their_unit_in_the_name(package: Package) -> None:
     bare = {"time", "size", "duration", "dur", "length_of_time"}
-    found = []
+    unclear_arguments = []
     for path, module in package.items():
         for function in ast.walk(module):
             if isinstance(function, Function):
                 arguments = function.args
                 every = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
                 unclear = {argument.arg for argument in every} & bare
-                found += [f"{place(path)}: {function.name}({name})" for name in sorted(unclear)]
-    assert not found
+                unclear_arguments += [
+                    f"{place(path)}: {function.name}({name})" for name in sorted(unclear)
+                ]
+    assert not unclear_arguments
 
 
 def test_no_two_public_classes_have_the_same_name(package: Package) -> None:

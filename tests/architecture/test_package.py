@@ -38,7 +38,7 @@ def test_the_wheel_contains_every_module_and_data_file(wheel: zipfile.ZipFile) -
     }
     assert ours <= shipped
     assert "profkit/py.typed" in ours
-    assert {each.rpartition(".")[2] for each in ours} == {each[1:] for each in PACKED}
+    assert {name.rpartition(".")[2] for name in ours} == {name[1:] for name in PACKED}
 
 
 def test_the_wheel_contains_nothing_but_the_package(wheel: zipfile.ZipFile) -> None:

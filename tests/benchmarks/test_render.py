@@ -26,8 +26,8 @@ def test_randomly_scaled_repetitions_preserve_nesting(tmp_path: Path) -> None:
     once, several = Context(trace=load_trace(TRACE)), Context(trace=load_trace(path))
     n = len(once.events)
     for turn in range(len(several.events) // n):
-        here = slice(turn * n, (turn + 1) * n)
-        assert several.tree.depth[here].tolist() == once.tree.depth.tolist()
+        rows = slice(turn * n, (turn + 1) * n)
+        assert several.tree.depth[rows].tolist() == once.tree.depth.tolist()
     lengths = several.events.dur_ns.reshape(-1, n)
     assert (lengths[0] != lengths[1]).mean() > 0.9
 

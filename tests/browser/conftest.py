@@ -24,7 +24,7 @@ expect.set_options(timeout=PATIENCE_MS)
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    path = next((found for name in NAMES if (found := shutil.which(name))), None)
+    path = next((executable for name in NAMES if (executable := shutil.which(name))), None)
     if path is None:
         pytest.skip(f"no browser on PATH: {', '.join(NAMES)}")
     with sync_playwright() as playwright:
@@ -72,16 +72,16 @@ def opened(browser: Browser) -> Iterator[Opener]:
 @pytest.fixture(scope="session")
 def axe() -> str:
     """The script of axe-core, a checker of accessibility."""
-    found = sorted(ROOT.glob("build/axe-*/package/axe.min.js"))
-    if not found:
+    axe_paths = sorted(ROOT.glob("build/axe-*/package/axe.min.js"))
+    if not axe_paths:
         pytest.skip("axe-core is not installed: `make install` fetches it with npm")
-    return found[-1].read_text(encoding="utf-8")
+    return axe_paths[-1].read_text(encoding="utf-8")
 
 
 @pytest.fixture(scope="session")
 def web_components() -> bytes:
     """The script that torch-tb-profiler loads from the internet."""
-    found = ROOT / "build" / "webcomponents" / "package" / "webcomponents.min.js"
-    if not found.exists():
+    polyfill = ROOT / "build" / "webcomponents" / "package" / "webcomponents.min.js"
+    if not polyfill.exists():
         pytest.skip("webcomponents.js is not installed: `make install` fetches it with npm")
-    return found.read_bytes()
+    return polyfill.read_bytes()

@@ -38,7 +38,7 @@ class PageLog:
         self.page.context.route("**/*", self._on_request)
 
     def _on_console(self, message: Any) -> None:  # noqa: ANN401  (playwright's)
-        is_expected = any(each in message.text for each in self.expected)
+        is_expected = any(text in message.text for text in self.expected)
         if message.type in {"error", "warning"} and not is_expected:
             self.errors.append(message.text)
 
@@ -97,7 +97,7 @@ def violations(page: Page, axe: str, *, frames: bool = True) -> list[str]:
     options = {"resultTypes": ["violations"], "iframes": frames}
     results = page.evaluate("(options) => axe.run(document, options)", options)
     return [
-        f"{each['id']}: {[node['html'][:160] for node in each['nodes'][:3]]}"
-        for each in results["violations"]
-        if each["impact"] in SERIOUS
+        f"{violation['id']}: {[node['html'][:160] for node in violation['nodes'][:3]]}"
+        for violation in results["violations"]
+        if violation["impact"] in SERIOUS
     ]

@@ -186,10 +186,10 @@ def test_a_table_sorts_by_any_column_in_both_directions(opened: Opener, recorded
 def test_a_table_search_requires_every_word(opened: Opener, recorded: Path) -> None:
     page = opened(recorded)
     page.get_by_label("Search Operators").fill("conv backward")
-    found = names_in(page, "operators")
-    assert found
-    assert all("conv" in name.lower() and "backward" in name.lower() for name in found)
-    expect(page.locator("#operators [role=status]")).to_contain_text(f"{len(found)} of ")
+    shown_names = names_in(page, "operators")
+    assert shown_names
+    assert all("conv" in name.lower() and "backward" in name.lower() for name in shown_names)
+    expect(page.locator("#operators [role=status]")).to_contain_text(f"{len(shown_names)} of ")
     page.get_by_label("Search Operators").fill("no operator is called this")
     assert names_in(page, "operators") == []
 
@@ -256,9 +256,9 @@ def test_pointer_and_keys_show_the_values_of_a_chart(opened: Opener, recorded: P
     steps = page.locator("#steps-chart")
     steps.press("ArrowRight")
     parts = page.evaluate("profkit.data('steps').steps")["series"]
-    known = [(each["label"], format_ns(each["ns"][0])) for each in reversed(parts)]
-    total = format_ns(sum(each["ns"][0] for each in parts))
-    texts = ", ".join(f"{label} {text}" for label, text in [("Total", total), *known])
+    shown_parts = [(part["label"], format_ns(part["ns"][0])) for part in reversed(parts)]
+    total = format_ns(sum(part["ns"][0] for part in parts))
+    texts = ", ".join(f"{label} {text}" for label, text in [("Total", total), *shown_parts])
     expect(steps.get_by_role("status")).to_have_text(f"ProfilerStep#3: {texts}")
     steps.press("Escape")
     expect(steps.locator(".slice-tip")).to_be_hidden()
@@ -417,12 +417,12 @@ def test_nothing_is_blank_or_cut_off_on_paper(
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     assert page.locator("iframe:visible").count() == 0
     if which == "joined":
-        each = page.locator(".printed article")
-        expect(each.locator("h1:visible")).to_have_count(2)
-        expect(each.first.locator(".fix:visible").first).to_contain_text("DataLoader workers")
-        expect(each.last).to_contain_text("aten::addmm")
+        finding = page.locator(".printed article")
+        expect(finding.locator("h1:visible")).to_have_count(2)
+        expect(finding.first.locator(".fix:visible").first).to_contain_text("DataLoader workers")
+        expect(finding.last).to_contain_text("aten::addmm")
         page.evaluate("dispatchEvent(new Event('afterprint'))")
-        expect(each).to_have_count(0)
+        expect(finding).to_have_count(0)
 
 
 def test_a_narrow_window_does_not_scroll_sideways(opened: Opener, recorded: Path) -> None:
@@ -433,7 +433,7 @@ def test_a_narrow_window_does_not_scroll_sideways(opened: Opener, recorded: Path
 @pytest.fixture(scope="module")
 def joined(folder: Path) -> Path:
     """The page of two reports."""
-    products = [render(each, "html") for each in (reports.gpu_report(), reports.cpu_report())]
+    products = [render(report, "html") for report in (reports.gpu_report(), reports.cpu_report())]
     path = folder / "together.html"
     path.write_bytes(html.together(products))
     return path

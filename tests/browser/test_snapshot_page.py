@@ -33,11 +33,11 @@ def selected(page: Page) -> tuple[int, int, str]:
     """The first and last time in microseconds, and the size, that the page says are selected."""
     expect(page.locator(SPAN)).to_contain_text("Selected: ")
     text = page.locator(SPAN).inner_text()
-    found = re.search(r"from ([\d.]+) (\S+) to ([\d.]+) (\S+)\. Their.* up to (.*?):", text)
-    assert found is not None, text
+    match = re.search(r"from ([\d.]+) (\S+) to ([\d.]+) (\S+)\. Their.* up to (.*?):", text)
+    assert match is not None, text
     units = {"ns": 0.001, "µs": 1.0, "ms": 1000.0}
-    first, last = (float(found[i]) * units[found[i + 1]] for i in (1, 3))
-    return round(first), round(last), found[5]
+    first, last = (float(match[i]) * units[match[i + 1]] for i in (1, 3))
+    return round(first), round(last), match[5]
 
 
 def test_a_selected_span_limits_the_flame_graph_to_what_was_live(

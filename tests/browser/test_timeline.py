@@ -250,23 +250,23 @@ def test_a_search_sums_its_matches_and_steps_through_them(
     search = page.get_by_role("searchbox", name="Find").first
     search.fill("GEMM")
     kernel = next(k for k in studied.report.summary.top_kernels if k.name == "gemm")
-    found = page.locator("#timeline-found")
-    expect(found).to_have_text(f"3 events, {format_ns(kernel.total_ns)} total")
+    match_count = page.locator("#timeline-found")
+    expect(match_count).to_have_text(f"3 events, {format_ns(kernel.total_ns)} total")
     following, details = page.locator("#timeline-next"), page.locator("#timeline-details")
     events = studied.recording.context.events
     starts = [events.ts_ns[i] for i in range(len(events)) if events.name_of(i) == "gemm"]
     for place, start in enumerate(sorted(starts), 1):
         following.click()
-        expect(found).to_contain_text(f"{place} of 3; 3 events")
+        expect(match_count).to_contain_text(f"{place} of 3; 3 events")
         expect(details).to_contain_text(f"Start{format_ns(int(start))}")
     page.locator("#timeline-previous").click()
-    expect(found).to_contain_text("2 of 3; 3 events")
+    expect(match_count).to_contain_text("2 of 3; 3 events")
     search.press("Enter")
     following.click()
-    expect(found).to_contain_text("no more matches")
+    expect(match_count).to_contain_text("no more matches")
     expect(details).to_be_empty()
     search.fill("nothing is called this")
-    expect(found).to_have_text("no match")
+    expect(match_count).to_have_text("no match")
     expect(page.locator("#timeline-next")).to_be_disabled()
 
 
@@ -436,10 +436,10 @@ def pixels(page: Page, canvas: str) -> Any:  # noqa: ANN401  (of the script)
 
 def test_the_theme_redraws_the_canvases(page: Page) -> None:
     image = "(canvas) => canvas.toDataURL()"
-    before = [page.locator(each).evaluate(image) for each in (".slices", ".flame canvas")]
+    before = [page.locator(selector).evaluate(image) for selector in (".slices", ".flame canvas")]
     page.locator("#theme").click()
     visible_range(page)
-    after = [page.locator(each).evaluate(image) for each in (".slices", ".flame canvas")]
+    after = [page.locator(selector).evaluate(image) for selector in (".slices", ".flame canvas")]
     assert before[0] != after[0]
     assert before[1] != after[1]
     assert pixels(page, ".slices") > 3
@@ -527,8 +527,8 @@ def test_a_flame_graph_folds_libraries_orders_by_time_and_shows_callers(page: Pa
     expect(page.locator("#flame-crumbs button")).to_have_text(
         ["all", "callers of cudaLaunchKernel"]
     )
-    found = page.locator("#flame-found").inner_text().split(",")[0]
-    expect(selected).to_contain_text(f": {found}, ")
+    n_matches = page.locator("#flame-found").inner_text().split(",")[0]
+    expect(selected).to_contain_text(f": {n_matches}, ")
     view.press("ArrowUp")
     expect(selected.locator("b")).to_have_text("aten::mm")
     view.press("ArrowRight")
@@ -576,10 +576,10 @@ def tiled(events: EventTable, n: int, rng: np.random.Generator) -> EventTable:
     changed: dict[str, Any] = {
         name: np.tile(getattr(events, name), rounds) for name in ("category", "name", "lane")
     }
-    for each in fields(events):
-        column = getattr(events, each.name)
+    for field in fields(events):
+        column = getattr(events, field.name)
         if isinstance(column, SparseColumn):
-            changed[each.name] = repeated(column)
+            changed[field.name] = repeated(column)
     position = np.arange(rounds * len(events), dtype=np.int32)
     return replace(events, position=position, ts_ns=ts_ns, dur_ns=end_ns - ts_ns, **changed)
 
@@ -588,13 +588,13 @@ def tiled(events: EventTable, n: int, rng: np.random.Generator) -> EventTable:
 def large(folder: Path) -> Path:
     """The page of a million events of different lengths."""
     (source,) = (ROOT / "traces" / "starved_loader").glob("*.gz")
-    found = study(source)
-    trace = found.recording.context.trace
+    result = study(source)
+    trace = result.recording.context.trace
     events = tiled(trace.events, N_MANY, np.random.default_rng(0))
     ctx = Context(trace=replace(trace, events=events))
     path = folder / "large.html"
     recording = LoadedRecording(lambda: ctx, (str(source),))
-    path.write_bytes(render(found.report, "html", recording=recording))
+    path.write_bytes(render(result.report, "html", recording=recording))
     return path
 
 

@@ -95,10 +95,10 @@ def path(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
         return recorded[0]
     if " " in request.param:
         return gpu_program().write(tmp_path / "gpu.json")
-    found = trace_path(request.param)
-    if not found.exists():
+    path = trace_path(request.param)
+    if not path.exists():
         pytest.skip("the corpus of traces is not available")
-    return found
+    return path
 
 
 def written(events: list[dict[str, Any]], phase: str) -> list[dict[str, Any]]:
@@ -123,8 +123,11 @@ def test_chromes_importer_imports_the_added_events_and_the_unchanged_recording(
     recorded = {name: row for name, row in after.rows.items() if name not in drawn}
     imported = Counter(name for row in recorded.values() for name, _, _ in row if name in marks)
     assert imported == marks
-    others = {name: [one for one in row if one[0] not in marks] for name, row in recorded.items()}
-    assert others == before.rows
+    unmarked = {
+        name: [shown_slice for shown_slice in row if shown_slice[0] not in marks]
+        for name, row in recorded.items()
+    }
+    assert unmarked == before.rows
     names = Counter(name for row in drawn.values() for name, _, _ in row)
     assert names == Counter(event["name"] for event in written(added, "X"))
     assert after.n_arrows - before.n_arrows == len(written(added, "s"))
@@ -139,13 +142,17 @@ def test_the_trace_of_a_job_has_the_rows_of_all_ranks(viewer: Importer, tmp_path
     shown = viewer(render(report, "chrome"))
     assert shown.warnings == []
     alone = [viewer(path.read_bytes()) for path in sorted(tmp_path.iterdir())]
-    assert shown.n_arrows == sum(each.n_arrows for each in alone)
-    reduces = [rows for rows in shown.rows.values() if any(each[0] == KERNEL for each in rows)]
+    assert shown.n_arrows == sum(shown.n_arrows for shown in alone)
+    reduces = [
+        rows
+        for rows in shown.rows.values()
+        if any(shown_slice[0] == KERNEL for shown_slice in rows)
+    ]
     ends = [[start + dur for name, start, dur in rows if name == KERNEL] for rows in reduces]
     assert len(ends) == 3
     assert ends[0] == pytest.approx(ends[1])
     assert ends[0] == pytest.approx(ends[2])
     assert report.lanes is not None
     n_added = sum(int((lane.slices.row > 0).sum()) for lane in report.lanes.lanes)
-    n_recorded = sum(len(rows) for each in alone for rows in each.rows.values())
+    n_recorded = sum(len(rows) for shown in alone for rows in shown.rows.values())
     assert sum(map(len, shown.rows.values())) == n_recorded + n_added

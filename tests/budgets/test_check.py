@@ -52,10 +52,10 @@ def test_a_count_over_its_limit_fails_with_the_line_that_causes_it(tmp_path: Pat
             b.launch("aten::mm", kernel="gemm", host_ns=10_000, device_ns=5 * MS)
             for _ in range(1 + n // 3):
                 b.item()
-    found = result(profkit.analyze(b.write(tmp_path / "t.json")), {"syncs": 1})
-    assert (found.value, found.limit, found.outcome) == (2, 1, "over")  # the last step has two
-    assert [each.name for each in found.causes] == ["item-sync"]
-    assert found.causes[0].locations[0].place == "train_step (train.py:10)"
+    syncs = result(profkit.analyze(b.write(tmp_path / "t.json")), {"syncs": 1})
+    assert (syncs.value, syncs.limit, syncs.outcome) == (2, 1, "over")  # the last step has two
+    assert [cause.name for cause in syncs.causes] == ["item-sync"]
+    assert syncs.causes[0].locations[0].place == "train_step (train.py:10)"
 
 
 def test_kernels_are_counted_in_the_step_that_launches_them(tmp_path: Path) -> None:
@@ -72,28 +72,28 @@ def test_kernels_are_counted_in_the_step_that_launches_them(tmp_path: Path) -> N
 
 def test_a_time_is_its_median_with_three_standard_errors() -> None:
     times = [10.0, 10.2, 9.9, 10.1, 14.0, 10.0, 9.8, 10.3]
-    found = result(timed(*times), {"step_ms": 10.0})
+    step_time = result(timed(*times), {"step_ms": 10.0})
     middle = statistics.median(times)
-    deviation = statistics.median(abs(each - middle) for each in times)
+    deviation = statistics.median(abs(time - middle) for time in times)
     sigma = 1.4826 * 1.129 * deviation  # of eight values it is too small by that
     error = 3 * (3.141592653589793 / 2) ** 0.5 * sigma / len(times) ** 0.5
-    assert found.value == round(middle * MS)
-    assert found.error == pytest.approx(error * MS, rel=1e-4)
-    assert (found.n, found.outcome) == (8, "noisy")
+    assert step_time.value == round(middle * MS)
+    assert step_time.error == pytest.approx(error * MS, rel=1e-4)
+    assert (step_time.n, step_time.outcome) == (8, "noisy")
     assert result(timed(*times), {"step_ms": 9.0}).outcome == "over"
     assert result(timed(*times), {"step_ms": 10.1}).outcome == "ok"
 
 
 def test_two_steps_do_not_show_how_much_a_time_varies() -> None:
-    found = result(timed(99.0, 99.0), {"step_ms": 1})
-    assert (found.error, found.n, found.outcome) == (None, 2, "noisy")
+    step_time = result(timed(99.0, 99.0), {"step_ms": 1})
+    assert (step_time.error, step_time.n, step_time.outcome) == (None, 2, "noisy")
     assert result(timed(99.0, 99.0, 99.0), {"step_ms": 1}).outcome == "over"
 
 
 def test_three_runs_are_three_measurements() -> None:
     runs = [timed(*[10 + run] * 50) for run in (0.0, 0.5, 0.2)]
-    found = result(runs, {"step_ms": 10.1})
-    assert (found.value, found.n, found.outcome) == (round(10.2 * MS), 3, "noisy")
+    step_time = result(runs, {"step_ms": 10.1})
+    assert (step_time.value, step_time.n, step_time.outcome) == (round(10.2 * MS), 3, "noisy")
 
 
 def test_a_time_relative_to_a_baseline_has_the_noise_of_both(tmp_path: Path) -> None:
@@ -142,9 +142,9 @@ def test_the_peak_names_the_lines_with_most_of_it(tmp_path: Path) -> None:
             for address in kept:
                 b.free(address)
     report = profkit.analyze(b.write(tmp_path / "t.json"))
-    found = result(report, {"peak": 900})
-    assert (found.value, found.outcome) == (904, "over")
-    assert [(each.location.place, each.bytes, each.n) for each in found.sites] == [
+    peak = result(report, {"peak": 900})
+    assert (peak.value, peak.outcome) == (904, "over")
+    assert [(site.location.place, site.bytes, site.n) for site in peak.sites] == [
         ("line_10 (train.py:10)", 600, 1),
         ("line_20 (train.py:20)", 300, 1),  # not the third
     ]
@@ -164,7 +164,7 @@ def test_the_peak_of_earlier_recordings_of_the_process_is_none_of_this_one(tmp_p
     report = profkit.analyze(b.write(tmp_path / "t.json"))
     memory = report.summary.memory
     assert memory is not None
-    assert [(each.bytes, each.window_bytes) for each in memory.peak] == [((1 << 30) + 500, 500)]
+    assert [(part.bytes, part.window_bytes) for part in memory.peak] == [((1 << 30) + 500, 500)]
     assert result(report, {"peak": 500}).outcome == "ok"
 
 
@@ -186,17 +186,17 @@ def test_one_of_several_recordings_may_have_the_figure() -> None:
     both = [timed(10.0), growing]
     n_bytes = result(both, {"growth": 0})
     assert n_bytes.outcome == "over"
-    assert n_bytes.value == sum(each.cost.per_step_bytes or 0 for each in n_bytes.causes)
+    assert n_bytes.value == sum(cause.cost.per_step_bytes or 0 for cause in n_bytes.causes)
     assert result(both, {"kernels": 40}).outcome == "ok"
 
 
 def test_findings_by_severity_and_rule_against_those_of_the_baseline(tmp_path: Path) -> None:
     report = reports.gpu_report()
-    n = sum(each.severity in {"warning", "error"} for each in report.findings)
+    n = sum(finding.severity in {"warning", "error"} for finding in report.findings)
     assert n
     over = result(report, {"findings": "warning"})
     assert (over.value, over.outcome) == (n, "over")
-    assert {each.severity for each in over.causes} <= {"warning", "error"}
+    assert {cause.severity for cause in over.causes} <= {"warning", "error"}
     kept = baseline_file(tmp_path, report)
     assert result(report, {"findings": {"warning": "+0"}}, kept).outcome == "ok"
     rule = report.findings[0].name
@@ -243,15 +243,15 @@ def starved(report: Report, *, delayed_share: float, threads: float = 1.0) -> Re
 
 def test_a_step_time_is_not_over_its_limit_because_other_programs_had_the_cores() -> None:
     busy = starved(timed(20.0, 20.1, 19.9), delayed_share=0.75)
-    found = result(busy, {"step_ms": 10.0})
-    assert (found.value, found.outcome) == (20 * MS, "noisy")
-    assert "other programs" in found.reason
+    step_time = result(busy, {"step_ms": 10.0})
+    assert (step_time.value, step_time.outcome) == (20 * MS, "noisy")
+    assert "other programs" in step_time.reason
     assert result(busy, {"step_ms": 4.0}).outcome == "over"  # they explain no more than 15 ms
 
 
 def test_a_step_time_is_over_its_limit_if_the_programs_own_threads_had_the_cores() -> None:
-    own = starved(timed(20.0, 20.1, 19.9), delayed_share=0.75, threads=4.0)
-    assert result(own, {"step_ms": 10.0}).outcome == "over"
+    own_load = starved(timed(20.0, 20.1, 19.9), delayed_share=0.75, threads=4.0)
+    assert result(own_load, {"step_ms": 10.0}).outcome == "over"
     ranks = starved(timed(20.0, 20.1, 19.9), delayed_share=0.75)
     ranks = replace(ranks, source=replace(ranks.source, world_size=4))
     assert result(ranks, {"step_ms": 10.0}).outcome == "over"

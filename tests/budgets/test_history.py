@@ -64,12 +64,12 @@ def test_commits_are_in_order_of_time_and_runs_of_one_are_repeats() -> None:
             recorded("b", 2, 11.0, 11.0, 11.0),
         ]
     )
-    assert [each.revision for each in history.entries] == ["a" * 40, "b" * 40, "c" * 40]
+    assert [entry.revision for entry in history.entries] == ["a" * 40, "b" * 40, "c" * 40]
     first = history.entries[0].figures["step_ms"]
     assert first.value == round(10.1 * MS)  # the median of three runs
     assert first.error is not None
     assert len(history.entries[0].paths) == 3
-    (line,) = [each for each in history.lines if each.name == "step_ms"]
+    (line,) = [line for line in history.lines if line.name == "step_ms"]
     assert (line.entries, line.unit) == ((0, 1, 2), "ns")
 
 
@@ -82,7 +82,7 @@ def test_another_device_is_another_line_and_another_torch_is_another_entry() -> 
             recorded("b", 2, 8.0, torch="2.14.0"),
         ]
     )
-    lines = {each.devices: each.entries for each in history.lines if each.name == "step_ms"}
+    lines = {line.devices: line.entries for line in history.lines if line.name == "step_ms"}
     assert lines == {("NVIDIA H100",): (0, 2, 3), ("NVIDIA B200",): (1,)}
     text = profkit.render(history, "text").decode()
     assert "Commits: NVIDIA H100" in text
@@ -92,7 +92,7 @@ def test_another_device_is_another_line_and_another_torch_is_another_entry() -> 
     )
     # A chart of one point is none.
     assert profkit.render(history, "html").count(b"<polyline") == len(
-        [each for each in history.lines if each.devices == ("NVIDIA H100",)]
+        [line for line in history.lines if line.devices == ("NVIDIA H100",)]
     )
 
 
@@ -106,7 +106,7 @@ def test_a_step_time_that_differs_by_less_than_it_varies_has_not_changed() -> No
 
 def test_recordings_without_a_commit_are_entries_of_their_own() -> None:
     history = profkit.history([recorded(None, 1, 10.0), recorded(None, 1, 10.0)])
-    assert [each.revision for each in history.entries] == [None, None]
+    assert [entry.revision for entry in history.entries] == [None, None]
     assert "2023-11-15" in profkit.render(history, "md").decode()
 
 
@@ -124,11 +124,18 @@ def test_a_finding_has_its_first_and_last_commit_and_the_one_that_fixed_it() -> 
             recorded("e", 5, 9.0),
         ]
     )
-    found = {each.location.place: each for each in history.findings if each.location}
-    moved = found["train.py:14"]
+    finding_at = {
+        finding.location.place: finding for finding in history.findings if finding.location
+    }
+    moved = finding_at["train.py:14"]
     assert (moved.first, moved.last, moved.n, moved.fixed) == (1, 2, 2, 4)
-    other = found["other.py:7"]
-    assert (other.first, other.last, other.n, other.fixed) == (1, 1, 1, 2)
+    other_finding = finding_at["other.py:7"]
+    assert (other_finding.first, other_finding.last, other_finding.n, other_finding.fixed) == (
+        1,
+        1,
+        1,
+        2,
+    )
     assert len(history.findings) == 2
 
 
@@ -141,8 +148,8 @@ def test_findings_of_one_rule_in_one_function_are_all_kept() -> None:
             recorded("c", 3, 9.0, findings=(sync(12),)),
         ]
     )
-    found = [(each.severity, each.n, each.fixed) for each in history.findings]
-    assert found == [("warning", 3, None), ("note", 2, 2)]
+    changes = [(finding.severity, finding.n, finding.fixed) for finding in history.findings]
+    assert changes == [("warning", 3, None), ("note", 2, 2)]
 
 
 def test_a_finding_that_is_there_is_before_those_that_are_fixed() -> None:
@@ -152,7 +159,7 @@ def test_a_finding_that_is_there_is_before_those_that_are_fixed() -> None:
             recorded("b", 2, 9.0, findings=(sync(10),)),
         ]
     )
-    assert [each.fixed for each in history.findings] == [None, 1]
+    assert [finding.fixed for finding in history.findings] == [None, 1]
     assert "1 finding not fixed." in profkit.render(history, "text").decode()
 
 
@@ -160,15 +167,15 @@ def test_programs_are_told_apart_by_the_folders_of_their_recordings() -> None:
     ns = START_NS
     paths = [f"traces/{name}/host_7.{ns}.pt.trace.json.gz" for name in ("train", "infer")]
     history = profkit.history([recorded("a", 1, 9.0, path=path) for path in paths])
-    assert [each.program for each in history.entries] == ["train", "infer"]
-    assert len({each.program for each in history.lines}) == 2
+    assert [entry.program for entry in history.entries] == ["train", "infer"]
+    assert len({line.program for line in history.lines}) == 2
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """Saved reports, and a file that is none."""
-    found = [recorded("a", 1, 10.0), recorded("b", 2, 12.0, findings=(sync(10),))]
-    for number, report in enumerate(found):
+    runs = [recorded("a", 1, 10.0), recorded("b", 2, 12.0, findings=(sync(10),))]
+    for number, report in enumerate(runs):
         (tmp_path / f"{number}.json").write_bytes(profkit.render(report, "json"))
     (tmp_path / "baseline.json").write_text("{}")
     return tmp_path
@@ -180,7 +187,7 @@ def test_the_command_reads_a_folder_of_reports(
     assert main(["history", str(folder), "--format", "json"]) == 0
     said = capsys.readouterr()
     entries = json.loads(said.out)["entries"]
-    assert [each["figures"]["step_ms"]["value"] for each in entries] == [10 * MS, 12 * MS]
+    assert [entry["figures"]["step_ms"]["value"] for entry in entries] == [10 * MS, 12 * MS]
     assert "skipped: " in said.err
     assert main(["history", str(folder), "--format", "csv"]) == 0
     rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
@@ -200,11 +207,11 @@ def test_scalars_have_the_place_in_the_history_as_their_step(folder: Path, tmp_p
     read = EventAccumulator(str(file.parent), size_guidance={"tensors": 0})
     read.Reload()
     events = read.Tensors("profkit_history/step_ms")
-    assert [(each.step, each.wall_time) for each in events] == [
+    assert [(event.step, event.wall_time) for event in events] == [
         (0, (START_NS + DAY_NS) / 1e9),
         (1, (START_NS + 2 * DAY_NS) / 1e9),
     ]
-    assert [each.tensor_proto.float_val[0] for each in events] == [10.0, 12.0]
+    assert [event.tensor_proto.float_val[0] for event in events] == [10.0, 12.0]
 
 
 def test_a_folder_without_reports_and_recordings_is_refused(tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ def test_a_severity_or_limits_by_severity_rule_and_family() -> None:
     (none,) = budgets_of({"findings": "warning"}, "the table")
     assert (none.figure.name, none.limit(None)) == ("findings.warning", 0)
     every = budgets_of({"findings": {"error": 0, "item-sync": 2, "MEM": 1}}, "the table")
-    assert [(each.figure.name, each.limit(None)) for each in every] == [
+    assert [(limit.figure.name, limit.limit(None)) for limit in every] == [
         ("findings.error", 0),
         ("findings.item-sync", 2),
         ("findings.MEM", 1),

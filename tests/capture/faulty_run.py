@@ -146,18 +146,18 @@ class FaultyFile:
         return iter(self._raw)
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401
-        found = getattr(self._raw, name)
+        attribute = getattr(self._raw, name)
         if name not in METHODS:
-            return found
+            return attribute
 
         def method(*args: Any) -> Any:  # noqa: ANN401
             try:
                 self._faults.call(name)
             except OSError:
                 if name == "close":
-                    found()
+                    attribute()
                 raise
-            return found(*args)
+            return attribute(*args)
 
         return method
 
@@ -197,7 +197,7 @@ def tried(call: str, *, and_later: bool) -> dict[str, Any]:
             "call": call,
             "out": (folder / "out").read_text(),
             "err": (folder / "err").read_text(errors="replace"),
-            "partial": sorted(each.name for each in folder.rglob("*.part")),
+            "partial": sorted(path.name for path in folder.rglob("*.part")),
         }
 
 
@@ -207,5 +207,5 @@ if __name__ == "__main__":
     print(json.dumps(without), flush=True)  # a fork has what is not written yet
     for argument in sys.argv[1:]:
         how, _, expression = argument.partition(":")
-        for each in filter(re.compile(expression).search, without["calls"]):
-            print(json.dumps(tried(each, and_later=how == "from")), flush=True)
+        for fault in filter(re.compile(expression).search, without["calls"]):
+            print(json.dumps(tried(fault, and_later=how == "from")), flush=True)

@@ -50,7 +50,10 @@ def report(profiler: Any) -> None:
     )
     print("trace", sorted(of_trace.items()))
     if not HOW["stacks"]:  # else torch counts Python calls too, of which some are profkit's
-        print("keys", sorted((each.key, each.count) for each in profiler.key_averages()))
+        print(
+            "keys",
+            sorted((key_average.key, key_average.count) for key_average in profiler.key_averages()),
+        )
 
 
 def profile() -> Any:

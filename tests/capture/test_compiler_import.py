@@ -29,9 +29,9 @@ def test_recording_does_not_import_the_compiler(tmp_path: object) -> None:
 
 
 def test_other_threads_import_what_they_want_meanwhile() -> None:
-    found: list[bool] = []
+    has_dynamo: list[bool] = []
     with without_inductor():
-        other = Thread(target=lambda: found.append(hasattr(torch, "_dynamo")))
-        other.start()
-        other.join()
-    assert found == [True]
+        thread = Thread(target=lambda: has_dynamo.append(hasattr(torch, "_dynamo")))
+        thread.start()
+        thread.join()
+    assert has_dynamo == [True]

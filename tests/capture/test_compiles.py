@@ -65,19 +65,19 @@ def test_nothing_is_read_or_imported_in_a_program_that_does_not_compile(
 def test_every_field_of_a_recompilation_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     dynamo(monkeypatch, **only(metric()), counters={"frames": {"total": 1}})
     assert compiling.has_compiled()
-    found = compiles.read()
-    assert found is not None
-    (one,) = found.compiled
-    assert one.number == "1/2"
-    assert one.code == (NET, 36, "forward")
-    assert one.is_users
-    assert one.caller == (TRAIN, 12, "main")
-    assert one.start_ns == 1_790_000_000_000_001_000
-    assert one.dur_ns == 2_500_000
-    assert one.n_ops == 6
-    assert one.again
-    assert one.reason.startswith("1/1: tensor 'x' size mismatch")
-    assert not one.failure
+    record = compiles.read()
+    assert record is not None
+    (compilation,) = record.compiled
+    assert compilation.number == "1/2"
+    assert compilation.code == (NET, 36, "forward")
+    assert compilation.is_users
+    assert compilation.caller == (TRAIN, 12, "main")
+    assert compilation.start_ns == 1_790_000_000_000_001_000
+    assert compilation.dur_ns == 2_500_000
+    assert compilation.n_ops == 6
+    assert compilation.again
+    assert compilation.reason.startswith("1/1: tensor 'x' size mismatch")
+    assert not compilation.failure
 
 
 def test_a_first_compilation_is_no_recompilation_and_backward_passes_are_excluded(
@@ -85,9 +85,11 @@ def test_a_first_compilation_is_no_recompilation_and_backward_passes_are_exclude
 ) -> None:
     first, backward = metric(recompile_reason=None), metric(is_forward=False)
     dynamo(monkeypatch, **only(first, backward, metric(is_runtime=True)))
-    found = compiles.read()
-    assert found is not None
-    assert [(one.again, one.reason) for one in found.compiled] == [(False, "")]
+    record = compiles.read()
+    assert record is not None
+    assert [(compilation.again, compilation.reason) for compilation in record.compiled] == [
+        (False, "")
+    ]
 
 
 def test_before_torch_2_7_the_reason_is_the_last_guard_failure(
@@ -103,18 +105,21 @@ def test_before_torch_2_7_the_reason_is_the_last_guard_failure(
         graph_op_count=2,
         fail_reason=None,
     )
-    code, other = (compile("1", NET, "eval").replace(co_firstlineno=line) for line in (36, 90))
+    code, other_code = (compile("1", NET, "eval").replace(co_firstlineno=line) for line in (36, 90))
     dynamo(
         monkeypatch,
         **only(SimpleNamespace(**{**vars(old), "cache_size": 0}), old),
-        guard_failures={other: ["n == 1"], code: ["n == 2", "n == 3"]},
+        guard_failures={other_code: ["n == 1"], code: ["n == 2", "n == 3"]},
     )
-    found = compiles.read()
-    assert found is not None
-    assert [(one.again, one.reason) for one in found.compiled] == [(False, ""), (True, "n == 3")]
-    assert found.compiled[1].number == ""
-    assert found.compiled[1].start_ns == 1_700_000_000_500_000_000
-    assert found.compiled[1].dur_ns == 250_000_000
+    record = compiles.read()
+    assert record is not None
+    assert [(compilation.again, compilation.reason) for compilation in record.compiled] == [
+        (False, ""),
+        (True, "n == 3"),
+    ]
+    assert record.compiled[1].number == ""
+    assert record.compiled[1].start_ns == 1_700_000_000_500_000_000
+    assert record.compiled[1].dur_ns == 250_000_000
 
 
 def test_a_function_that_torch_generated_is_no_caller(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,9 +129,9 @@ def test_a_function_that_torch_generated_is_no_caller(monkeypatch: pytest.Monkey
         f"Line: 50, Name: helper, Filename: {NET}",
     ]
     dynamo(monkeypatch, **only(metric(stack_trace=stack), metric(stack_trace=["odd"])))
-    found = compiles.read()
-    assert found is not None
-    assert [one.caller for one in found.compiled] == [(TRAIN, 12, "main"), None]
+    record = compiles.read()
+    assert record is not None
+    assert [compilation.caller for compilation in record.compiled] == [(TRAIN, 12, "main"), None]
 
 
 def test_a_graph_break_is_listed_once_with_its_innermost_user_frame(
@@ -141,10 +146,10 @@ def test_a_graph_break_is_listed_once_with_its_innermost_user_frame(
         SimpleNamespace(reason="nowhere", user_stack=[]),
     ]
     dynamo(monkeypatch, graph_break_reasons=reasons)
-    found = compiles.read()
-    assert found is not None
+    record = compiles.read()
+    assert record is not None
     attend = (LIBRARY, 99, "attend")
-    assert found.breaks == [
+    assert record.breaks == [
         GraphBreak("no", [attend, (NET, 40, "forward"), (TRAIN, 12, "main")], user=1, n=2),
         GraphBreak("no", [attend], user=-1, n=1),
     ]
@@ -168,9 +173,9 @@ def test_an_unreadable_record_is_skipped_alone(
         graph_break_reasons=breaks,
         counters=Hostile(),
     )
-    found = compiles.read()
-    assert found is not None
-    assert len(found.compiled) == 1
+    record = compiles.read()
+    assert record is not None
+    assert len(record.compiled) == 1
     assert not compiling.has_compiled()
     dynamo(monkeypatch, get_compilation_metrics=Hostile().__class__, graph_break_reasons=breaks)
     assert compiles.read() is None
@@ -183,10 +188,10 @@ def test_the_number_and_length_of_entries_is_limited(monkeypatch: pytest.MonkeyP
         for i in range(1_000)
     ]
     dynamo(monkeypatch, get_compilation_metrics=lambda: many, graph_break_reasons=breaks)
-    found = compiles.read()
-    assert found is not None
-    assert found.n_left_out == 2_000 - len(found.compiled) - len(found.breaks) > 0
-    assert len(found.compiled) <= 300
-    assert found.compiled[-1].number == "999/0"
-    assert len(found.compiled[0].reason) <= 1_000
-    assert max(len(one.stack) for one in found.breaks) <= 20
+    record = compiles.read()
+    assert record is not None
+    assert record.n_left_out == 2_000 - len(record.compiled) - len(record.breaks) > 0
+    assert len(record.compiled) <= 300
+    assert record.compiled[-1].number == "999/0"
+    assert len(record.compiled[0].reason) <= 1_000
+    assert max(len(graph_break.stack) for graph_break in record.breaks) <= 20

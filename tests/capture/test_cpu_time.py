@@ -72,11 +72,11 @@ def test_another_thread_counts_for_the_process() -> None:
 
 def test_a_reading_by_another_thread_is_none() -> None:
     clock = CpuClock()
-    found: list[CpuTime | None] = []
-    thread = threading.Thread(target=lambda: found.append(clock.read()))
+    cpu_times: list[CpuTime | None] = []
+    thread = threading.Thread(target=lambda: cpu_times.append(clock.read()))
     thread.start()
     thread.join()
-    assert found == [None]
+    assert cpu_times == [None]
 
 
 @needs_proc
@@ -106,15 +106,15 @@ def test_children_that_ended_and_that_still_run_are_counted() -> None:
 @needs_proc
 @pytest.mark.slow
 def test_the_main_threads_time_without_a_core_is_read_by_any_thread() -> None:
-    own = Path("/proc/thread-self/schedstat")
-    if threading.current_thread() is not threading.main_thread() or not own.exists():
+    own_statistics = Path("/proc/thread-self/schedstat")
+    if threading.current_thread() is not threading.main_thread() or not own_statistics.exists():
         pytest.skip("this is not the main thread, or the system does not tell")
-    before_ns = int(own.read_text().split()[1])
+    before_ns = int(own_statistics.read_text().split()[1])
     read: list[int] = []
     thread = threading.Thread(target=lambda: read.append(main_delayed_ns()))
     thread.start()
     thread.join()
-    assert before_ns <= read[0] <= int(own.read_text().split()[1])
+    assert before_ns <= read[0] <= int(own_statistics.read_text().split()[1])
 
 
 def test_a_report_says_that_other_programs_took_the_cpu(tmp_path: Path) -> None:

@@ -51,12 +51,12 @@ def test_no_frame_is_kept_beyond_the_look(look: Callable[[], object]) -> None:
 
 
 def test_the_step_of_an_optimizer_is_recognized() -> None:
-    found: list[bool] = []
+    is_released: list[bool] = []
 
     class Optimizer(torch.optim.SGD):
         def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]  # noqa: ARG002
-            found.append(harmless_kinds._is_in_optimizer())
+            is_released.append(harmless_kinds._is_in_optimizer())
 
     Optimizer([torch.nn.Parameter(torch.ones(1))], lr=0.1).step()
-    assert found == [True]
+    assert is_released == [True]
     assert not harmless_kinds._is_in_optimizer()

@@ -136,7 +136,7 @@ def test_a_traceback_of_the_program_has_no_frames_of_hooks() -> None:
     assert isinstance(error, KeyError)
     assert error.__cause__ is not None
     calls = traceback.extract_tb(error.__cause__.__traceback__)
-    assert [each.name for each in calls] == ["work", "fail"]
+    assert [call.name for call in calls] == ["work", "fail"]
 
 
 def test_a_module_is_compiled_without_hooks_and_its_calls_are_steps(tmp_path: Path) -> None:

@@ -56,11 +56,11 @@ def test_what_ran_in_an_import_has_its_name(module: Path, is_cached: bool) -> No
     recording.start()
     importlib.import_module("imported_once")
     recording.stop()
-    other = [f"SomethingElse{number:06}" for number in range(50 * N_CLASSES)]
-    found = {name.rpartition(" ")[2] for name in recorded_names(recording)}
+    other_names = [f"SomethingElse{number:06}" for number in range(50 * N_CLASSES)]
+    recorded_classes = {name.rpartition(" ")[2] for name in recorded_names(recording)}
     recording.release()
-    assert {f"OnlyInTheImport{number:04}" for number in range(N_CLASSES)} <= found
-    assert not found & set(other)
+    assert {f"OnlyInTheImport{number:04}" for number in range(N_CLASSES)} <= recorded_classes
+    assert not recorded_classes & set(other_names)
 
 
 def test_an_error_in_an_imported_module_has_the_same_traceback(module: Path) -> None:

@@ -57,7 +57,7 @@ def calls(called: list[object], monkeypatch: pytest.MonkeyPatch) -> Iterator[Mod
 def test_all_modules_are_listened_to_and_then_one_class(
     calls: ModuleCalls, called: list[object]
 ) -> None:
-    net, other, n_hooks, x = Net(), Net(), len(HOOKS), torch.ones(2)
+    net, other_net, n_hooks, x = Net(), Net(), len(HOOKS), torch.ones(2)
     net(x)
     assert called == [net, net.inner]
     filters = list(warnings.filters)
@@ -67,12 +67,12 @@ def test_all_modules_are_listened_to_and_then_one_class(
     called.clear()
     assert torch.equal(net(x), x)
     net(x=x)
-    other(x)
+    other_net(x)
     torch.nn.ReLU()(x)
-    assert called == [net, net, other]
+    assert called == [net, net, other_net]
     calls.stop()
     net(x)
-    assert called == [net, net, other]
+    assert called == [net, net, other_net]
     assert Net.__call__ is torch.nn.Module.__call__
 
 
@@ -132,8 +132,8 @@ def test_a_class_whose_metaclass_refuses_a_change_is_left_alone(calls: ModuleCal
 def test_a_class_with_a_call_of_its_own_is_left_alone(
     calls: ModuleCalls, called: list[object]
 ) -> None:
-    own, net, n_hooks = OwnCall(), Net(), len(HOOKS)
-    calls.narrow(own)
+    own_call, net, n_hooks = OwnCall(), Net(), len(HOOKS)
+    calls.narrow(own_call)
     assert len(HOOKS) == n_hooks
     net(torch.ones(2))
     assert called == [net, net.inner]

@@ -52,7 +52,7 @@ def test_instances_of_subclasses_are_found_without_asking_their_metaclass() -> N
 def test_they_are_those_that_isinstance_finds() -> None:
     objects = gc.get_objects()
     types = (dict, BaseException, torch.nn.Module)
-    expected = [one for one in objects if issubclass(type(one), types)]
+    expected = [thing for thing in objects if issubclass(type(thing), types)]
     assert list(map(id, instances(objects, type_ids(*types)))) == list(map(id, expected))
 
 
@@ -71,12 +71,17 @@ def test_a_subclass_of_torchs_profiler_in_its_warm_up_is_noticed() -> None:
 
 
 def test_referents_are_those_of_the_garbage_collector() -> None:
-    thing, other = Base(), [1, "a", (2,)]
-    thing.name = other  # type: ignore[attr-defined]
-    for some in ([], [thing], [other], [thing, other, {"key": thing}, gc.get_objects]):
-        expected = list(map(id, gc.get_referents(*some)))
-        assert list(map(id, referents(*some))) == expected
-        assert list(map(id, referents_without_modules(*some))) == expected
+    thing, other_thing = Base(), [1, "a", (2,)]
+    thing.name = other_thing  # type: ignore[attr-defined]
+    for objects in (
+        [],
+        [thing],
+        [other_thing],
+        [thing, other_thing, {"key": thing}, gc.get_objects],
+    ):
+        expected = list(map(id, gc.get_referents(*objects)))
+        assert list(map(id, referents(*objects))) == expected
+        assert list(map(id, referents_without_modules(*objects))) == expected
 
 
 def test_a_module_is_left_out_among_others() -> None:

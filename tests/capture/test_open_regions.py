@@ -76,11 +76,11 @@ def test_recordings_of_all_threads_leave_the_other_kind_to_the_steps() -> None:
 @pytest.mark.parametrize("stacks", [False, True])
 def test_regions_that_are_closed_leave_nothing_open(*, stacks: bool) -> None:
     with record_function("around"):
-        one = recording(stacks=stacks)
-        one.start()
+        recorder = recording(stacks=stacks)
+        recorder.start()
         for _ in range(3):
             work()
-        one.stop()
+        recorder.stop()
     assert not harmless_kinds._find_open_kinds()
 
 
@@ -88,8 +88,8 @@ def test_a_collective_whose_region_ends_after_the_step_is_not_left_open(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for is_initialized in (True, False):
-        one = recording()
-        one.start()
+        recorder = recording()
+        recorder.start()
         region = record_function("gloo:all_reduce")
         region.__enter__()
         with monkeypatch.context() as during:
@@ -99,7 +99,7 @@ def test_a_collective_whose_region_ends_after_the_step_is_not_left_open(
                 "sleep",
                 lambda _s: (region.__exit__(None, None, None), threading.Event().wait(0.005)),  # noqa: B023
             )
-            one.stop()
+            recorder.stop()
         is_kind_open = RecordingKind.ONE_THREAD in harmless_kinds._find_open_kinds()
         assert is_kind_open is not is_initialized
         if not is_initialized:
@@ -108,15 +108,15 @@ def test_a_collective_whose_region_ends_after_the_step_is_not_left_open(
 
 def test_what_was_left_open_is_known_after_the_events_are_freed() -> None:
     for is_last, is_open in ((False, False), (False, True), (True, False)):
-        one = recording()
-        one.start()
+        recorder = recording()
+        recorder.start()
         region = record_function("around")
         region.__enter__()
         if is_open:
-            one.stop()
+            recorder.stop()
         region.__exit__(None, None, None)
-        one.stop()
-        one.release(is_last=is_last)
+        recorder.stop()
+        recorder.release(is_last=is_last)
         # Without a search nothing of the kind is recorded, which is safe.
         is_kind_open = RecordingKind.ONE_THREAD in harmless_kinds._find_open_kinds()
         assert is_kind_open is (is_open or is_last)
@@ -141,17 +141,17 @@ def test_a_recording_in_which_nothing_of_the_program_runs_needs_no_search() -> N
 
 @pytest.mark.parametrize("stacks", [False, True])
 def test_a_region_is_open_although_the_one_around_it_was_ended(*, stacks: bool) -> None:
-    one = recording(stacks=stacks)
-    one.closed.add("around")
+    recorder = recording(stacks=stacks)
+    recorder.closed.add("around")
     around = Region("around")
-    one.start()
+    recorder.start()
     around.__enter__()
     work()
     region = record_function("open")
     region.__enter__()
     work()
     around.__exit__(None, None, None)
-    one.stop()
+    recorder.stop()
     region.__exit__(None, None, None)
     assert harmless_kinds._find_open_kinds() == {RecordingKind.ONE_THREAD}
 
@@ -200,11 +200,11 @@ def test_the_clock_of_events_may_differ_from_the_systems(clock_us: float) -> Non
 def test_with_both_kinds_left_open_nothing_records() -> None:
     with record_function("around"):
         for all_threads in (False, True):
-            one = recording(all_threads=all_threads)
-            one.start()
+            recorder = recording(all_threads=all_threads)
+            recorder.start()
             region = record_function("open")
             region.__enter__()
-            one.stop()
+            recorder.stop()
             region.__exit__(None, None, None)
     assert not can_record()
     with pytest.raises(CaptureError, match="open when earlier recordings stopped"):
@@ -285,12 +285,12 @@ def test_an_optimizer_of_another_thread_may_be_the_one() -> None:
     def train() -> None:
         Waits([torch.ones(1, requires_grad=True)], lr=0.1).step()
 
-    one = recording(all_threads=True)
-    one.start()
+    recorder = recording(all_threads=True)
+    recorder.start()
     worker = threading.Thread(target=train)
     worker.start()
     has_stopped.wait(20)
-    one.stop()
+    recorder.stop()
     assert harmless_kinds._find_open_kinds() == {RecordingKind.ALL_THREADS}
     may_return.set()
     worker.join()

@@ -24,9 +24,9 @@ EPOCHS = {
 def recorded_steps(trace: dict[str, Any]) -> list[int]:
     """The numbers of the complete steps in a trace."""
     begun = [
-        each["name"]
-        for each in trace["traceEvents"]
-        if each.get("cat") == "user_annotation" and each["name"].startswith("ProfilerStep#")
+        event["name"]
+        for event in trace["traceEvents"]
+        if event.get("cat") == "user_annotation" and event["name"].startswith("ProfilerStep#")
     ]
     open_step = trace["profkit"]["open_step"]
     return sorted(int(name.partition("#")[2]) for name in begun if name != open_step)
@@ -48,7 +48,7 @@ def test_the_recorded_steps_follow_each_other(
                 block.resume()
     trace = opened(block.path)
     assert recorded_steps(trace) == expected
-    names = [each["name"] for each in trace["traceEvents"]]
+    names = [event["name"] for event in trace["traceEvents"]]
     assert "aten::neg_" in names
     assert "aten::sinh_" not in names
     assert block.report is not None
@@ -66,8 +66,10 @@ def test_every_cycle_has_its_steps(opened: Opened) -> None:
             block.resume()
             block.resume()
             paths.append(block._session.path if block._session else None)
-    found = [recorded_steps(opened(path)) for path in dict.fromkeys(paths) if path is not None]
-    assert found == [[1], [3]]
+    steps_of_each = [
+        recorded_steps(opened(path)) for path in dict.fromkeys(paths) if path is not None
+    ]
+    assert steps_of_each == [[1], [3]]
 
 
 def test_what_is_paused_to_the_end_is_written() -> None:

@@ -138,7 +138,7 @@ class Traced(Ended):
     """How a program ended, and its traces."""
 
     traces: dict[str, list[dict[str, Any]]]
-    others: list[str]
+    other_files: list[str]
     folder: Path
 
 
@@ -148,15 +148,15 @@ def run(folder: Path, name: str, program: str, **environment: str) -> Traced:
     traces = folder / f"{name}-traces"
     starts = start if name in OWN_PROCESS else start_forked
     process = starts(folder, str(script), PROFKIT_DIR=str(traces), **environment)
-    found: dict[str, list[dict[str, Any]]] = {}
-    others = []
+    trace_files: dict[str, list[dict[str, Any]]] = {}
+    other_files = []
     for path in sorted(traces.rglob("*")):
         if path.name.endswith(".pt.trace.json.gz"):
             content = json.loads(gzip.decompress(path.read_bytes()))
-            found.setdefault(path.parent.name, []).append(content)
+            trace_files.setdefault(path.parent.name, []).append(content)
         elif path.is_file():
-            others.append(path.name)
-    return Traced(process.code, process.out, process.err, found, others, folder)
+            other_files.append(path.name)
+    return Traced(process.code, process.out, process.err, trace_files, other_files, folder)
 
 
 @pytest.fixture(scope="module")
@@ -174,54 +174,54 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Traced]:
 
 @pytest.mark.parametrize("name", [name for name in PROGRAMS if name not in {"fork", "chdir"}])
 def test_the_trace_is_written_however_the_program_ends(ended: dict[str, Traced], name: str) -> None:
-    one = ended[name]
-    assert list(one.traces) == ["step"], one.err
-    (trace,) = one.traces["step"]
+    run = ended[name]
+    assert list(run.traces) == ["step"], run.err
+    (trace,) = run.traces["step"]
     assert any(event["name"] == "aten::matmul" for event in trace["traceEvents"])
-    assert one.others == []
+    assert run.other_files == []
 
 
 def test_sigterm_ends_the_program_with_its_own_wait_status(ended: dict[str, Traced]) -> None:
-    one = ended["sigterm"]
-    assert one.code == -signal.SIGTERM
-    assert one.out == "in the block\n", "which ends first: its recording is stopped there"
-    assert one.traces["step"][0]["profkit"]["stopped_by"] == "SIGTERM"
+    run = ended["sigterm"]
+    assert run.code == -signal.SIGTERM
+    assert run.out == "in the block\n", "which ends first: its recording is stopped there"
+    assert run.traces["step"][0]["profkit"]["stopped_by"] == "SIGTERM"
 
 
 def test_sigterm_while_a_trace_is_written_is_deferred_until_it_is_written(
     ended: dict[str, Traced],
 ) -> None:
-    one = ended["sigterm-while-writing"]
-    assert (one.code, one.out) == (-signal.SIGTERM, "")
+    run = ended["sigterm-while-writing"]
+    assert (run.code, run.out) == (-signal.SIGTERM, "")
 
 
 def test_a_relative_folder_is_that_of_the_start_of_the_block(
     ended: dict[str, Traced],
 ) -> None:
-    one = ended["chdir"]
-    assert one.code == 0, one.err
-    assert list((one.folder / "here-traces" / "step").iterdir())
+    run = ended["chdir"]
+    assert run.code == 0, run.err
+    assert list((run.folder / "here-traces" / "step").iterdir())
 
 
 def test_the_programs_own_sigterm_handler_is_called_and_restored(
     ended: dict[str, Traced],
 ) -> None:
-    one = ended["sigterm-own-handler"]
-    assert (one.code, one.out) == (0, "own handler\ncontinues\n"), one.err
+    run = ended["sigterm-own-handler"]
+    assert (run.code, run.out) == (0, "own handler\ncontinues\n"), run.err
 
 
 def test_a_program_that_ignores_sigterm_is_recorded_to_its_end(ended: dict[str, Traced]) -> None:
-    one = ended["sigterm-ignored"]
-    assert (one.code, one.out) == (0, "continues\n"), one.err
-    assert one.traces["step"][0]["profkit"]["stopped_by"] == ""
+    run = ended["sigterm-ignored"]
+    assert (run.code, run.out) == (0, "continues\n"), run.err
+    assert run.traces["step"][0]["profkit"]["stopped_by"] == ""
 
 
 def test_ctrl_c_ends_the_program(ended: dict[str, Traced]) -> None:
-    one = ended["interrupt"]
-    assert one.code == -signal.SIGINT
-    assert one.out == ""
-    assert "KeyboardInterrupt" in one.err
-    assert one.traces["step"][0]["profkit"]["stopped_by"] == "KeyboardInterrupt"
+    run = ended["interrupt"]
+    assert run.code == -signal.SIGINT
+    assert run.out == ""
+    assert "KeyboardInterrupt" in run.err
+    assert run.traces["step"][0]["profkit"]["stopped_by"] == "KeyboardInterrupt"
 
 
 def test_sys_exit_has_its_exit_code(ended: dict[str, Traced]) -> None:
@@ -231,21 +231,21 @@ def test_sys_exit_has_its_exit_code(ended: dict[str, Traced]) -> None:
 def test_a_block_without_an_end_is_written_at_exit(
     ended: dict[str, Traced],
 ) -> None:
-    one = ended["never-ended"]
-    assert one.code == 0, one.err
-    assert one.traces["step"][0]["profkit"]["stopped_by"] == "exit"
+    run = ended["never-ended"]
+    assert run.code == 0, run.err
+    assert run.traces["step"][0]["profkit"]["stopped_by"] == "exit"
 
 
 def test_a_forked_child_does_not_write_or_stop_the_parents_recording(
     ended: dict[str, Traced],
 ) -> None:
-    one = ended["fork"]
-    assert one.code == 0, one.err
-    assert {name: len(traces) for name, traces in one.traces.items()} == {
+    run = ended["fork"]
+    assert run.code == 0, run.err
+    assert {name: len(traces) for name, traces in run.traces.items()} == {
         "afterwards": 1,
         "step": 1,
     }
-    assert one.err.count("warning") == 0
+    assert run.err.count("warning") == 0
 
 
 def test_a_loaders_forked_workers_do_not_disturb_the_recording(
@@ -255,6 +255,6 @@ def test_a_loaders_forked_workers_do_not_disturb_the_recording(
 
 
 def test_with_recording_off_nothing_is_imported_or_written(ended: dict[str, Traced]) -> None:
-    one = ended["off"]
-    assert (one.code, one.out, one.err) == (0, "", "")
-    assert one.traces == {}
+    run = ended["off"]
+    assert (run.code, run.out, run.err) == (0, "", "")
+    assert run.traces == {}

@@ -69,7 +69,7 @@ IN_A_THREAD = [
         ("run", "trace"), ("none", "twice", "endless"), (False, True), ("waits", "busy")
     )
 ]
-SLOW = [each for each in (*IN_ONE_THREAD, *ALONE, *IN_A_THREAD) if each not in FAST]
+SLOW = [way for way in (*IN_ONE_THREAD, *ALONE, *IN_A_THREAD) if way not in FAST]
 
 
 Bare = Callable[[Case], str]
@@ -350,7 +350,7 @@ def test_other_profilers_are_undisturbed(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [each for each in OTHERS if each not in FAST_OTHERS])
+@pytest.mark.parametrize("name", [way for way in OTHERS if way not in FAST_OTHERS])
 def test_profilers_debuggers_and_coverage_are_undisturbed(name: str, tmp_path: Path) -> None:
     assert_others_undisturbed(name, tmp_path)
 
@@ -412,7 +412,7 @@ def test_warnings_about_profilers_are_for_the_programs_own(
         with torch.profiler.profile():
             pass
     # Until torch 2.12 there is one of torch's own beside it.
-    assert "events are cleared" in [str(each.message) for each in warned]
+    assert "events are cleared" in [str(warning.message) for warning in warned]
 
 
 @pytest.mark.slow

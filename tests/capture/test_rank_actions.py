@@ -44,19 +44,19 @@ def test_nobody_waits_for_a_process_of_this_machine_in_a_job_that_has_failed(n: 
 @SIZES
 def test_a_rank_that_has_failed_ends_at_once_while_others_go_on(n: int) -> None:
     for states, rank in situations(n):
-        others = states[:rank] + states[rank + 1 :]
-        if states[rank] is FAILED and {R, ENDED} & {*others}:
+        other_states = states[:rank] + states[rank + 1 :]
+        if states[rank] is FAILED and {R, ENDED} & {*other_states}:
             assert next_action(states, rank) is LEAVE, (states, rank)
 
 
 @SIZES
 def test_the_folder_is_removed_only_when_no_process_needs_it(n: int) -> None:
     for states, rank in situations(n):
-        others = states[:rank] + states[rank + 1 :]
+        other_states = states[:rank] + states[rank + 1 :]
         for is_reported, is_late in product((False, True), repeat=2):
             action = next_action(states, rank, is_reported=is_reported, is_late=is_late)
             if action is REMOVE:
-                assert not {R, ENDED, E} & {*others}, (states, rank)
+                assert not {R, ENDED, E} & {*other_states}, (states, rank)
 
 
 @SIZES

@@ -71,10 +71,10 @@ needs_posix = pytest.mark.skipif(os.name != "posix", reason="processes are only 
 def test_rank_0_waits_until_the_others_have_ended(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    zero, one, two = ranks_of_job(tmp_path, 3)
-    end = in_background(zero, ["a.json"])
-    assert job_end.end_rank(two, [], "Nothing was recorded.") == [], "rank 1 will be the last"
-    assert job_end.end_rank(one, ["b.json"]) == []
+    rank0, rank1, rank2 = ranks_of_job(tmp_path, 3)
+    end = in_background(rank0, ["a.json"])
+    assert job_end.end_rank(rank2, [], "Nothing was recorded.") == [], "rank 1 will be the last"
+    assert job_end.end_rank(rank1, ["b.json"]) == []
     assert [(state.rank, state.files, state.no_recording_reason) for state in end()] == [
         (0, ("a.json",), ""),
         (1, ("b.json",), ""),
@@ -87,12 +87,12 @@ def test_rank_0_waits_until_the_others_have_ended(
 def test_a_rank_that_has_failed_leaves_at_once_and_the_last_one_reports(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    zero, one = ranks_of_job(tmp_path, 2)
+    rank0, rank1 = ranks_of_job(tmp_path, 2)
     began_s = time.monotonic()
-    zero.fail(failure(file=str(Path.cwd() / "train.py"), line=20))
-    assert job_end.end_rank(zero, ["a.json"]) == []
-    one.fail(Failure(time.time_ns(), "RuntimeError", "Connection closed by peer"))
-    states = job_end.end_rank(one, ["b.json"])
+    rank0.fail(failure(file=str(Path.cwd() / "train.py"), line=20))
+    assert job_end.end_rank(rank0, ["a.json"]) == []
+    rank1.fail(Failure(time.time_ns(), "RuntimeError", "Connection closed by peer"))
+    states = job_end.end_rank(rank1, ["b.json"])
     assert time.monotonic() - began_s < 0.5
     assert [state.files for state in states] == [("a.json",), ("b.json",)]
     cause = "profkit: the job failed: rank 0 raised ValueError: bad batch (train.py:20).\n"
@@ -101,12 +101,12 @@ def test_a_rank_that_has_failed_leaves_at_once_and_the_last_one_reports(
 
 
 def test_rank_0_that_waits_does_not_do_so_any_more_when_another_one_fails(tmp_path: Path) -> None:
-    zero, one, two = ranks_of_job(tmp_path, 3)
-    end = in_background(zero, ["a.json"])
-    one.fail(failure())
-    assert job_end.end_rank(one, ["b.json"]) == []
+    rank0, rank1, rank2 = ranks_of_job(tmp_path, 3)
+    end = in_background(rank0, ["a.json"])
+    rank1.fail(failure())
+    assert job_end.end_rank(rank1, ["b.json"]) == []
     assert end() == [], "rank 2 goes on"
-    assert [state.rank for state in job_end.end_rank(two, ["c.json"])] == [0, 1, 2]
+    assert [state.rank for state in job_end.end_rank(rank2, ["c.json"])] == [0, 1, 2]
 
 
 def test_ranks_that_are_all_killed_leave_one_report_and_no_folder(
@@ -122,20 +122,20 @@ def test_ranks_that_are_all_killed_leave_one_report_and_no_folder(
 def test_a_rank_that_waits_when_sigterm_arrives_leaves(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    zero, one = ranks_of_job(tmp_path, 2)
+    rank0, rank1 = ranks_of_job(tmp_path, 2)
     monkeypatch.setattr(signals, "is_pending", lambda: True)
-    assert job_end.end_rank(zero, ["a.json"]) == []
-    assert len(job_end.end_rank(one, [], is_killed=True)) == 2
+    assert job_end.end_rank(rank0, ["a.json"]) == []
+    assert len(job_end.end_rank(rank1, [], is_killed=True)) == 2
 
 
 @needs_posix
 def test_when_rank_0_has_died_the_others_report(
     tmp_path: Path, gone: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    _, one, two = ranks_of_job(tmp_path, 3)
-    assert job_end.end_rank(one, []) == [], "rank 2 will be the last"
+    _, rank1, rank2 = ranks_of_job(tmp_path, 3)
+    assert job_end.end_rank(rank1, []) == [], "rank 2 will be the last"
     write(tmp_path, 0, pid=gone)
-    assert [(state.rank, state.phase) for state in job_end.end_rank(two, ["b.json"])] == [
+    assert [(state.rank, state.phase) for state in job_end.end_rank(rank2, ["b.json"])] == [
         (0, RankPhase.DIED),
         (1, RankPhase.LEFT),
         (2, RankPhase.ENDED),
@@ -148,12 +148,12 @@ def test_when_rank_0_has_died_the_others_report(
 
 def test_a_rank_that_has_ended_well_does_not_wait_for_rank_0(tmp_path: Path) -> None:
     """Its connections are closed, as without profkit: rank 0 may wait for that."""
-    zero, one = ranks_of_job(tmp_path, 2)
+    rank0, rank1 = ranks_of_job(tmp_path, 2)
     began_s = time.monotonic()
-    assert job_end.end_rank(one, []) == []
+    assert job_end.end_rank(rank1, []) == []
     assert time.monotonic() - began_s < 0.5
-    assert len(job_end.end_rank(zero, [])) == 2
-    one.leave()
+    assert len(job_end.end_rank(rank0, [])) == 2
+    rank1.leave()
     assert list(tmp_path.iterdir()) == [], "nothing else is left"
 
 
@@ -161,14 +161,14 @@ def test_rank_0_leaves_the_report_to_a_rank_that_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(job_end, "_TELL_AFTER_S", 0.2)
-    zero, one, two = ranks_of_job(tmp_path, 3)
-    assert job_end.end_rank(zero, ["a.json"], max_wait_s=0.6) == []
+    rank0, rank1, rank2 = ranks_of_job(tmp_path, 3)
+    assert job_end.end_rank(rank0, ["a.json"], max_wait_s=0.6) == []
     assert capsys.readouterr().err.splitlines() == [
         "profkit: waiting for ranks 1, 2 to end, for at most 1 s.",
         "profkit: the last of ranks 1, 2 to end will report on the job.",
     ]
-    assert job_end.end_rank(two, ["c.json"]) == []
-    assert len(job_end.end_rank(one, ["b.json"])) == 3
+    assert job_end.end_rank(rank2, ["c.json"]) == []
+    assert len(job_end.end_rank(rank1, ["b.json"])) == 3
     assert list(tmp_path.iterdir()) == []
 
 
@@ -176,11 +176,11 @@ def test_a_rank_on_another_machine_that_goes_on_is_named_with_the_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(job_end, "MAX_WAIT_LONG_S", 0.6)
-    zero, one = ranks_of_job(tmp_path, 2)
+    rank0, rank1 = ranks_of_job(tmp_path, 2)
     write(tmp_path, 1, host="elsewhere")
-    assert len(job_end.end_rank(zero, ["a.json"])) == 2
+    assert len(job_end.end_rank(rank0, ["a.json"])) == 2
     assert capsys.readouterr().err == "profkit: rank 1 did not end within 1 s.\n"
-    assert job_end.end_rank(one, ["b.json"]) == [], "there is a report"
+    assert job_end.end_rank(rank1, ["b.json"]) == [], "there is a report"
     assert list(tmp_path.iterdir()) == []
 
 
@@ -188,10 +188,10 @@ def test_a_rank_on_another_machine_is_waited_for_a_second_in_a_job_that_has_fail
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(job_end, "MAX_WAIT_FAILED_S", 0.2)
-    zero, _ = ranks_of_job(tmp_path, 2)
+    rank0, _ = ranks_of_job(tmp_path, 2)
     write(tmp_path, 1, host="elsewhere")
-    zero.fail(failure())
-    assert [state.phase for state in job_end.end_rank(zero, [])] == [
+    rank0.fail(failure())
+    assert [state.phase for state in job_end.end_rank(rank0, [])] == [
         RankPhase.FAILED,
         RankPhase.ELSEWHERE,
     ]
@@ -210,37 +210,37 @@ def test_a_rank_that_has_not_begun_is_waited_for_until_some_time_after_the_start
 
 
 def test_a_rank_that_records_nothing_and_leaves_does_not_keep_the_folder(tmp_path: Path) -> None:
-    zero, one = ranks_of_job(tmp_path, 2)
-    job_end.drop_rank(zero, Failure(time.time_ns(), exit_code=2))
+    rank0, rank1 = ranks_of_job(tmp_path, 2)
+    job_end.drop_rank(rank0, Failure(time.time_ns(), exit_code=2))
     assert list(tmp_path.iterdir())
-    job_end.drop_rank(one)
+    job_end.drop_rank(rank1)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_two_ranks_cannot_both_claim_the_report(tmp_path: Path) -> None:
-    zero, one = ranks_of_job(tmp_path, 2)
-    assert [zero.claim_report(), one.claim_report()] == [True, False]
+    rank0, rank1 = ranks_of_job(tmp_path, 2)
+    assert [rank0.claim_report(), rank1.claim_report()] == [True, False]
     assert not RankOfJob(tmp_path, "job", 0, 2).is_reported, "the next job of this name begins"
-    one.remove()
-    assert not zero.claim_report()
-    assert zero.is_over
+    rank1.remove()
+    assert not rank0.claim_report()
+    assert rank0.is_over
 
 
 def test_a_failure_names_the_ranks_that_had_failed_before(tmp_path: Path, gone: int) -> None:
-    zero, one, two = ranks_of_job(tmp_path, 3)
+    rank0, rank1, rank2 = ranks_of_job(tmp_path, 3)
     write(tmp_path, 2, pid=gone)
-    one.fail(failure())
-    zero.fail(failure("later"))
-    assert one.state.failure is not None
-    assert zero.state.failure is not None
-    assert one.state.failure.after == ((2,) if os.name == "posix" else ())
-    assert 1 in zero.state.failure.after
-    zero.fail(failure("SIGTERM after it"))
-    assert zero.state.failure.message == "later"
-    one.end(["b.json"])
-    state = zero.read()[1]
-    assert state == one.state, "all of it is written"
-    assert two.read()[1] == one.state
+    rank1.fail(failure())
+    rank0.fail(failure("later"))
+    assert rank1.state.failure is not None
+    assert rank0.state.failure is not None
+    assert rank1.state.failure.after == ((2,) if os.name == "posix" else ())
+    assert 1 in rank0.state.failure.after
+    rank0.fail(failure("SIGTERM after it"))
+    assert rank0.state.failure.message == "later"
+    rank1.end(["b.json"])
+    state = rank0.read()[1]
+    assert state == rank1.state, "all of it is written"
+    assert rank2.read()[1] == rank1.state
 
 
 def test_what_an_earlier_job_has_left_is_not_read(tmp_path: Path) -> None:
@@ -279,10 +279,10 @@ def test_the_folders_of_killed_jobs_are_removed_by_the_next_one(tmp_path: Path, 
 
 def test_a_folder_that_cannot_be_written_is_no_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    zero, one = (RankOfJob(tmp_path / "file", "job", rank, 2) for rank in range(2))
-    zero.fail(failure())
-    assert [state.files for state in job_end.end_rank(zero, ["a"])] == [("a",)]
-    assert job_end.end_rank(one, ["b"]) == []
+    rank0, rank1 = (RankOfJob(tmp_path / "file", "job", rank, 2) for rank in range(2))
+    rank0.fail(failure())
+    assert [state.files for state in job_end.end_rank(rank0, ["a"])] == [("a",)]
+    assert job_end.end_rank(rank1, ["b"]) == []
 
 
 @pytest.mark.parametrize(
@@ -355,7 +355,7 @@ def test_all_ranks_record_the_steps_that_rank_0_chooses(ranks: list[SharedSteps]
             if begins(ranks, rank, step, affordable=bool(rank) or step > 4) is not None:
                 begun[rank].append(step)
     assert begun[0][0] == begun[1][0] == 6, "both have been told before"
-    assert all(each.is_agreed for each in ranks)
+    assert all(rank.is_agreed for rank in ranks)
 
 
 def test_a_slow_store_is_written_earlier(
@@ -383,8 +383,8 @@ def test_a_rank_that_learns_it_late_joins_in_the_middle(ranks: list[SharedSteps]
 
 
 def test_without_rank_0_a_rank_decides_by_itself(ranks: list[SharedSteps]) -> None:
-    found = [begins(ranks, 1, step, affordable=True) for step in range(1, 14)]
-    assert (found[0], found[-1]) == (None, 0)
+    begun = [begins(ranks, 1, step, affordable=True) for step in range(1, 14)]
+    assert (begun[0], begun[-1]) == (None, 0)
     assert not ranks[1].is_agreed
 
 

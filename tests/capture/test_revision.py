@@ -33,13 +33,13 @@ def test_a_branch_packed_detached_and_in_a_worktree(repository: Path) -> None:
     assert revision(repository) == revision(inner) == head
     git(repository, "worktree", "add", "-q", "-b", "other", str(repository.parent / "tree"))
     git(repository.parent / "tree", "commit", "-q", "--allow-empty", "-m", "two")
-    other = git(repository.parent / "tree", "rev-parse", "HEAD")
-    assert revision(repository.parent / "tree") == other != head
+    other_revision = git(repository.parent / "tree", "rev-parse", "HEAD")
+    assert revision(repository.parent / "tree") == other_revision != head
     git(repository, "pack-refs", "--all")
     assert revision(repository) == head
-    assert revision(repository.parent / "tree") == other
-    git(repository, "checkout", "-q", "--detach", other)
-    assert revision(repository) == other
+    assert revision(repository.parent / "tree") == other_revision
+    git(repository, "checkout", "-q", "--detach", other_revision)
+    assert revision(repository) == other_revision
 
 
 def test_no_repository_no_commit_and_a_damaged_one(tmp_path: Path) -> None:

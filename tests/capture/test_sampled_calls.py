@@ -47,17 +47,17 @@ def instruction_of(program: str, function: str, text: str) -> int:
     """The place in the bytecode of the call whose source ends with a text."""
     code = compile(SOURCE, program, "exec")
     every: list[Any] = [code]
-    for known in every:
-        every += [each for each in known.co_consts if hasattr(each, "co_code")]
-    code = next(each for each in every if each.co_name == function)
+    for nested_code in every:
+        every += [constant for constant in nested_code.co_consts if hasattr(constant, "co_code")]
+    code = next(code for code in every if code.co_name == function)
     lines = [line.encode() for line in SOURCE.splitlines()]
     for number, (first, last, begin, end) in enumerate(code.co_positions()):
         if first is None or last is None or begin is None or end is None:
             continue
-        own = [*lines[first - 1 : last]]
-        own[-1] = own[-1][:end]
-        own[0] = own[0][begin:]
-        if b"\n".join(own).decode().endswith(text):
+        own_lines = [*lines[first - 1 : last]]
+        own_lines[-1] = own_lines[-1][:end]
+        own_lines[0] = own_lines[0][begin:]
+        if b"\n".join(own_lines).decode().endswith(text):
             return number * 2
     raise AssertionError(text)
 
@@ -131,7 +131,7 @@ def test_profkits_own_functions_are_told_from_what_its_wrappers_call(
 
 
 def sampled(calls: Calls, *spent: StackTime) -> list[tuple[str, str, str, int]]:
-    stacks = {(calls, 2 * number): each for number, each in enumerate(spent)}
+    stacks = {(calls, 2 * number): seconds for number, seconds in enumerate(spent)}
     lines = find_sampled_calls(stacks, SourceFiles(), max_waiting_ns=50 * MS)
     return [(line.callee, line.library, line.part, line.waiting_ns) for line in lines]
 

@@ -69,8 +69,8 @@ def test_every_cycle_records_its_active_steps_and_one_step_is_recorded_for_lines
 ) -> None:
     places = [schedule.find_phase(step, lines=lines) for step in range(60)]
     assert schedule.active is not None
-    found = [phase for _, phase in places]
-    assert found.count(Phase.RECORD) == schedule.active * schedule.repeat
-    assert found.count(Phase.LINES) == int(lines)
+    phases = [phase for _, phase in places]
+    assert phases.count(Phase.RECORD) == schedule.active * schedule.repeat
+    assert phases.count(Phase.LINES) == int(lines)
     assert [cycle for cycle, _ in places] == sorted(cycle for cycle, _ in places)
     assert schedule.is_over(places[-1][0])

@@ -78,12 +78,12 @@ def test_a_worker_without_torch_runs_as_it_would(
     try:
         process = multiprocessing.get_context("spawn").Process(target=time.sleep, args=(0,))
         process.start()
-        own = vars(process)
+        attributes = vars(process)
         process.join()
     finally:
         workers.stop()
     assert process.exitcode == 0
-    assert not [name for name in own if "profkit" in name]
+    assert not [name for name in attributes if "profkit" in name]
     assert context.SpawnProcess._Popen is original
     # It was watched to its end, and has recorded nothing.
     (said,) = tmp_path.glob("train/.workers-*/0")
@@ -153,7 +153,7 @@ def test_spawned_ranks_get_one_report(argument: str, code: int, tmp_path: Path) 
     ended = start(tmp_path, *command)
     assert (bare.code, ended.code, ended.out) == (code, code, bare.out)
     report = json.loads((tmp_path / "job.json").read_text(encoding="utf-8"))
-    assert [each["rank"] for each in report["ranks"]] == [0, 1]
+    assert [rank["rank"] for rank in report["ranks"]] == [0, 1]
     assert len(report["summary"]["steps"]) == 3
     assert ("ValueError: rank 1 is broken" in ended.err) == bool(code)
     assert not list(tmp_path.glob("traces/job/.workers-*"))

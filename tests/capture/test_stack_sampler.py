@@ -49,12 +49,12 @@ def encode(seconds: float) -> None:
 
 def ns_of(sampler: StackSampler) -> Counter[str]:
     """Sampled nanoseconds by the function of this file that a thread was in or waited for."""
-    found: Counter[str] = Counter()
-    for one in sampler.counts():
-        found.update(
-            dict.fromkeys({name for file, _, name in one.calls if file == __file__}, one.ns)
+    n_by_function: Counter[str] = Counter()
+    for sample in sampler.counts():
+        n_by_function.update(
+            dict.fromkeys({name for file, _, name in sample.calls if file == __file__}, sample.ns)
         )
-    return found
+    return n_by_function
 
 
 def turns_are_short() -> bool:
@@ -78,12 +78,12 @@ def test_it_counts_functions_by_the_processor_time_that_they_take(sampler: Stack
 
     assert sampler.start()
     # Of so many samples the shares are off by 0.05 (one sigma).
-    assert comes_true(lambda: sum(one.n for one in sampler.counts()) > 80, work)
+    assert comes_true(lambda: sum(sample.n for sample in sampler.counts()) > 80, work)
     sampler.stop()
     ns = ns_of(sampler)
     assert ns["tokenize"] / ns["busy"] == pytest.approx(0.75, abs=0.18)
     assert ns["encode"] / ns["busy"] == pytest.approx(0.25, abs=0.18)
-    assert sum(one.n for one in sampler.counts()) <= 2 * sampler.n_samples
+    assert sum(sample.n for sample in sampler.counts()) <= 2 * sampler.n_samples
 
 
 def test_it_sees_what_runs_for_a_millisecond_between_waits(sampler: StackSampler) -> None:
@@ -95,11 +95,11 @@ def test_it_sees_what_runs_for_a_millisecond_between_waits(sampler: StackSampler
     sampler.start()
     began_s = time.perf_counter()
     # One run gives three to seven samples: too few for a share.
-    while sum(one.n for one in sampler.counts()) < 15 and time.perf_counter() - began_s < 30:
+    while sum(sample.n for sample in sampler.counts()) < 15 and time.perf_counter() - began_s < 30:
         asyncio.run(handle())
     sampler.stop()
     took_s = time.perf_counter() - began_s
-    every_ns = sum(one.ns for one in sampler.counts())
+    every_ns = sum(sample.ns for sample in sampler.counts())
     assert ns_of(sampler)["tokenize"] > 0.5 * every_ns
     assert every_ns < 0.6e9 * took_s
 
@@ -122,7 +122,7 @@ def share_seen_beside_operators(seconds: float) -> float:
         spent_s += time.perf_counter() - began_s
         torch.relu(matrix @ matrix)
     sampler.stop()
-    counted_ns = sum(one.ns for one in sampler.counts())
+    counted_ns = sum(sample.ns for sample in sampler.counts())
     return ns_of(sampler)["hash_numbers"] / max(counted_ns, 1) / (spent_s / seconds)
 
 
@@ -155,10 +155,10 @@ def test_generators_have_their_callers() -> None:
     sampler.start()
     consume(1.5)
     sampler.stop()
-    names = [[name for _, _, name in one.calls] for one in seen]
-    in_generators = [one for one in names if one and one[-1] == "numbers_in_turn"]
+    names = [[name for _, _, name in sample.calls] for sample in seen]
+    in_generators = [stack for stack in names if stack and stack[-1] == "numbers_in_turn"]
     assert len(in_generators) > 20
-    assert all("consume" in one for one in in_generators)
+    assert all("consume" in stack for stack in in_generators)
 
 
 def derive_key() -> None:
@@ -173,7 +173,9 @@ def test_a_forked_child_counts_the_time_of_its_own_thread() -> None:
         sampler.start(looks_for_profilers=False)
         derive_key()
         sampler.stop()
-        n_samples = sum(one.n for one in sampler.counts() if one.calls[-1][2] == "derive_key")
+        n_samples = sum(
+            sample.n for sample in sampler.counts() if sample.calls[-1][2] == "derive_key"
+        )
         # The first of an unknown clock counts.
         os._exit(0 if n_samples > 1 else 1)
     assert os.waitpid(pid, 0)[1] == 0
@@ -210,9 +212,9 @@ def test_a_thread_that_waits_is_seen_and_not_counted() -> None:
     sampler.stop()
     messages.put(0)
     waiting.join()
-    parked_looks = [one for one in seen if one.thread == waiting.ident]
+    parked_looks = [look for look in seen if look.thread == waiting.ident]
     assert len(parked_looks) >= sampler.n_samples - 2
-    assert not any(one.is_running for one in parked_looks)
+    assert not any(parked_look.is_running for parked_look in parked_looks)
 
 
 def test_a_thread_in_an_operator_counts(sampler: StackSampler) -> None:
@@ -238,7 +240,7 @@ def test_samples_have_times() -> None:
     before_ns = time.time_ns()
     assert comes_true(lambda: len(recent) > 1, lambda: busy(0.05))
     sampler.stop()
-    times = [one.time_ns for one in recent]
+    times = [look.time_ns for look in recent]
     assert times == sorted(times)
     assert before_ns - 10**8 < times[0] <= times[-1] < time.time_ns() + 10**8
 

@@ -172,7 +172,10 @@ def test_a_late_sample_stands_for_the_time_since_the_one_before(steps: Steps) ->
     steps.samples.stop()
     result = steps.samples.summarize()
     assert result is not None
-    assert [(each.place[1], each.ns) for each in result.functions] == [(2, 700 * MS), (1, 20 * MS)]
+    assert [(function.place[1], function.ns) for function in result.functions] == [
+        (2, 700 * MS),
+        (1, 20 * MS),
+    ]
 
 
 def test_without_a_step_there_is_no_result() -> None:

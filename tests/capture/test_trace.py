@@ -266,12 +266,12 @@ def test_a_profiler_that_begins_during_a_warm_up_is_not_disturbed() -> None:
 def test_torch_and_the_signals_are_unchanged_after_a_block() -> None:
     kinds = (torch.autograd.profiler.profile, torch.profiler.profiler._KinetoProfile)
     before = [dict(vars(kind)) for kind in kinds]
-    handlers = [signal.getsignal(each) for each in signal.valid_signals()]
+    handlers = [signal.getsignal(number) for number in signal.valid_signals()]
     with profkit.trace("step"):
         assert vars(kinds[0])["_prepare_trace"] is not before[0]["_prepare_trace"]
         work()
     assert [dict(vars(kind)) for kind in kinds] == before
-    assert [signal.getsignal(each) for each in signal.valid_signals()] == handlers
+    assert [signal.getsignal(number) for number in signal.valid_signals()] == handlers
 
 
 def test_a_python_profiler_of_the_program_is_left_alone(opened: Opened) -> None:

@@ -78,8 +78,8 @@ def test_any_leak_is_reported_by_its_rule_and_can_be_rendered(
     tmp_path: Path, leaks: list[Leak], n_evaluated_steps: int
 ) -> None:
     builder = LiveBuilder(n_evaluated_steps=n_evaluated_steps)
-    for each in leaks:
-        builder.add(each)
+    for leak in leaks:
+        builder.add(leak)
     report = analyze(builder.write(tmp_path / "any.memory.json.gz"), strict=True)
     limits = {rule.INFO.name: rule.Thresholds() for rule in LEAK_RULES}
     ctx = Context(live=builder.build())
@@ -147,14 +147,14 @@ def test_leaks_of_every_cause_are_reported_once_each(tmp_path: Path) -> None:
 def test_a_program_without_a_leak_has_no_finding(tmp_path: Path) -> None:
     report = analyze(LiveBuilder().write(tmp_path / "t.memory.json.gz"), strict=True)
     assert report.findings == ()
-    assert not {rule.INFO.id for rule in LEAK_RULES} & {each.rule for each in report.unchecked}
+    assert not {rule.INFO.id for rule in LEAK_RULES} & {check.rule for check in report.unchecked}
 
 
 @pytest.mark.parametrize("rule", LEAK_RULES, ids=lambda rule: rule.INFO.name)
 def test_leak_rules_have_the_thresholds_of_their_findings(rule: Rule) -> None:
     # Growth that nothing explains has a bound of its own.
-    own = {"min_unexplained_step_bytes"} if rule.INFO.name == "host-growth" else set()
-    assert {field.name for field in fields(rule.Thresholds)} - own == {
+    own_thresholds = {"min_unexplained_step_bytes"} if rule.INFO.name == "host-growth" else set()
+    assert {field.name for field in fields(rule.Thresholds)} - own_thresholds == {
         "min_step_bytes",
         "min_total_bytes",
         "warning_step_bytes",

@@ -37,9 +37,13 @@ def _play_again(recorded: RecordedHistory) -> None:
     """Under any settings, however little of it the rules explain."""
     if recorded.requests is None:
         return
-    for own in (recorded.settings, AllocatorSettings(max_split_bytes=32 * MIB), EXPANDABLE):
+    for allocator_settings in (
+        recorded.settings,
+        AllocatorSettings(max_split_bytes=32 * MIB),
+        EXPANDABLE,
+    ):
         for room_bytes in (None, recorded.peak_bytes):
-            course = simulate(recorded.requests, own, room_bytes)
+            course = simulate(recorded.requests, allocator_settings, room_bytes)
             assert course.peak_bytes >= course.begin_bytes
 
 

@@ -212,8 +212,8 @@ def test_thresholds_are_frozen_numbers_with_defaults_units_and_reasons(rule: Rul
     for field in dataclasses.fields(rule.Thresholds):
         assert isinstance(getattr(thresholds, field.name), (int, float))
         assert field.name.endswith(UNITS), field.name
-        _, named, rest = described.partition(f" {field.name}: ")
-        reason = re.split(r"\n +\w+: |\n *\n", rest)[0]
+        _, named, description = described.partition(f" {field.name}: ")
+        reason = re.split(r"\n +\w+: |\n *\n", description)[0]
         assert named, field.name
         assert len(reason.split()) > len(field.name.split("_")), field.name
 
@@ -227,14 +227,14 @@ def test_rule_has_its_own_test_file_that_covers_skipping(rule: Rule) -> None:
 
 def rules_of_programs() -> set[str]:
     """Ids and names of the rules that find the planted problem of a program of ``examples``."""
-    found: set[str] = set()
+    reported: set[str] = set()
     for table in TABLES:
         entries = json.loads((ROOT / table).read_text())
         for facts in entries.get("leaks", entries).values():
             named = {facts.get("rule"), facts.get("watched_rule"), *facts.get("rules", ())}
             named |= {*facts.get("also", ())}
-            found |= named - {None}
-    return found
+            reported |= named - {None}
+    return reported
 
 
 @each_rule
@@ -263,19 +263,29 @@ def is_nothing(test: ast.expr) -> bool:
 
 def n_cases(test: ast.FunctionDef) -> int:
     """How often a test runs, by the lists that it is parametrized with."""
-    calls = [each for each in test.decorator_list if isinstance(each, ast.Call)]
-    lists = [each.args[1] for each in calls if len(each.args) > 1]
-    return math.prod(len(each.elts) for each in lists if isinstance(each, (ast.List, ast.Tuple)))
+    calls = [decorator for decorator in test.decorator_list if isinstance(decorator, ast.Call)]
+    lists = [call.args[1] for call in calls if len(call.args) > 1]
+    return math.prod(
+        len(case_list.elts) for case_list in lists if isinstance(case_list, (ast.List, ast.Tuple))
+    )
 
 
 def n_silent(rule: Rule) -> int:
     """How many cases of a rule's tests are programs in which it finds nothing."""
-    own = [tree for text, tree in parsed_tests() if f'RULE = "{rule.INFO.name}"' in text]
-    tests = [each for tree in own for each in tree.body if isinstance(each, ast.FunctionDef)]
+    own_tests = [tree for text, tree in parsed_tests() if f'RULE = "{rule.INFO.name}"' in text]
+    tests = [
+        function
+        for tree in own_tests
+        for function in tree.body
+        if isinstance(function, ast.FunctionDef)
+    ]
     return sum(
         n_cases(test)
         for test in tests
-        if any(isinstance(each, ast.Assert) and is_nothing(each.test) for each in ast.walk(test))
+        if any(
+            isinstance(statement, ast.Assert) and is_nothing(statement.test)
+            for statement in ast.walk(test)
+        )
     )
 
 
@@ -334,8 +344,8 @@ def test_two_reports_of_one_file_are_equal(tmp_path: Path) -> None:
 
 def test_all_problems_of_one_program_are_found(tmp_path: Path) -> None:
     report = analyze(slow_program().write(tmp_path / "t.json"), strict=True)
-    found = {finding.rule for finding in (*report.findings, *report.health)}
-    assert found >= {
+    reported = {finding.rule for finding in (*report.findings, *report.health)}
+    assert reported >= {
         "SYN001",
         "SYN002",
         "SYN003",
@@ -350,8 +360,8 @@ def test_all_problems_of_one_program_are_found(tmp_path: Path) -> None:
         "PRF002",
         "PRF004",
     }
-    others = {rule.INFO.id for rule in rules() if any(map(is_of_other_data, rule.INFO.needs))}
-    assert {each.rule for each in report.unchecked} <= others
+    other_rules = {rule.INFO.id for rule in rules() if any(map(is_of_other_data, rule.INFO.needs))}
+    assert {check.rule for check in report.unchecked} <= other_rules
 
 
 def is_of_other_data(need: Need) -> bool:

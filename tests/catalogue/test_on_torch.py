@@ -120,7 +120,7 @@ def test_an_optimizer_that_loops_is_found(tmp_path: Path, *, is_fused: bool) -> 
         optimizer.step()
 
     findings = found(step, "unfused-optimizer", tmp_path)
-    assert [each.locations[0].function for each in findings] == ([] if is_fused else ["step"])
+    assert [finding.locations[0].function for finding in findings] == ([] if is_fused else ["step"])
 
 
 def test_growth_is_stated_to_the_byte(tmp_path: Path) -> None:

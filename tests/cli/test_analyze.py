@@ -40,10 +40,10 @@ def test_json_is_a_report_for_one_path_and_an_array_for_several(
     trace: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["analyze", trace, "--format", "json"]) == 0
-    one = json.loads(capsys.readouterr().out)
+    report = json.loads(capsys.readouterr().out)
     assert main(["analyze", trace, trace, "--format", "json"]) == 0
-    assert json.loads(capsys.readouterr().out) == [one, one]
-    assert one["schema"] == "profkit.report/2"
+    assert json.loads(capsys.readouterr().out) == [report, report]
+    assert report["schema"] == "profkit.report/2"
 
 
 def test_texts_of_several_paths_are_concatenated(
@@ -66,7 +66,7 @@ def test_folders_and_archives_give_one_report_per_trace(
         archive.add(ranks, "ranks", filter=lambda info: None if "notes" in info.name else info)
     for place, inside in ((ranks, f"{ranks}/"), (packed, f"{packed}!ranks/")):
         assert main(["analyze", str(place), "--format", "json"]) == 0
-        paths = [each["source"]["path"] for each in json.loads(capsys.readouterr().out)]
+        paths = [report["source"]["path"] for report in json.loads(capsys.readouterr().out)]
         assert paths == [f"{inside}rank{rank}.pt.trace.json.gz" for rank in range(3)]
 
 
@@ -85,7 +85,7 @@ def test_rules_are_chosen_by_id_name_and_family(
     def found(*arguments: str) -> set[str]:
         assert main(["analyze", trace, "--format", "json", *arguments]) == 0
         report = json.loads(capsys.readouterr().out)
-        return {each["rule"] for part in ("findings", "health") for each in report[part]}
+        return {finding["rule"] for part in ("findings", "health") for finding in report[part]}
 
     assert found("--select", "item-sync") == {"SYN001"}
     assert found("--select", "syn001") == {"SYN001"}
@@ -113,7 +113,7 @@ def test_a_file_is_not_overwritten_without_force(
     assert out.read_bytes() == first
     assert main(["analyze", trace, "-o", str(out), "--force"]) == 0
     assert out.read_text(encoding="utf-8").startswith("profkit ")
-    assert sorted(each.name for each in tmp_path.iterdir()) == [
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
         "report.json",
         "step.pt.trace.json.gz",
     ]

@@ -120,9 +120,9 @@ def test_sarif_places_each_budget_on_its_line(
     path = training(project / "one", reads=True)
     (project / "budgets.toml").write_text("[budgets]\nsyncs = 0\nkernels = 9\n")
     assert main(["check", path, "--budget", "budgets.toml", "--format", "sarif"]) == 1
-    (found,) = json.loads(capsys.readouterr().out)["runs"][0]["results"]
-    place = found["locations"][0]["physicalLocation"]
-    assert found["ruleId"] == "budget/syncs"
+    (loads,) = json.loads(capsys.readouterr().out)["runs"][0]["results"]
+    place = loads["locations"][0]["physicalLocation"]
+    assert loads["ruleId"] == "budget/syncs"
     assert (place["artifactLocation"]["uri"], place["region"]) == ("train.py", {"startLine": 10})
 
 

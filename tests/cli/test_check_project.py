@@ -123,7 +123,7 @@ def test_each_planted_problem_fails_with_its_line_and_its_fix_passes(
         capsys.readouterr()
         assert main(["check", path, "--baseline", "b.json"]) == 1, name
         out = capsys.readouterr().out
-        (headline,) = [each for each in out.splitlines() if " of 4 budgets not kept: " in each]
+        (headline,) = [line for line in out.splitlines() if " of 4 budgets not kept: " in line]
         failed = {TITLES[budget]} | ({TITLES["peak"]} if name == "leak" else set())
         assert set(headline.rstrip(".").partition(": ")[2].split(", ")) == failed
         assert f"train.py:{faulty(name)[1]}" in out, out

@@ -45,7 +45,7 @@ def write(project: Path) -> Write:
 def found(capsys: pytest.CaptureFixture[str], *options: str) -> list[str]:
     assert main(["analyze", "t.json", "--format", "json", *options]) == 0
     findings = json.loads(capsys.readouterr().out)["findings"]
-    return sorted(each["name"] for each in findings)
+    return sorted(finding["name"] for finding in findings)
 
 
 BOTH = ["item-sync", "starved-by-loader"]
@@ -121,7 +121,7 @@ def test_diff_view_and_export_read_the_file(
     capsys.readouterr()
     assert main(["diff", "empty.json", "t.json", "--format", "json"]) == 0
     changes = json.loads(capsys.readouterr().out)["changes"]
-    assert not [each for each in changes if each["kind"] == "finding"]
+    assert not [change for change in changes if change["kind"] == "finding"]
 
 
 def test_run_reads_the_file_before_it_starts_the_program(

@@ -42,7 +42,7 @@ def test_leaks_in_the_memory_record_beside_a_trace_are_compared(
     LiveBuilder().write(Path(fixed).with_name("fixed.memory.json.gz"))
     assert main(["diff", slow, fixed, "--format", "json"]) == 0
     changes = json.loads(capsys.readouterr().out)["changes"]
-    gone = {each["name"] for each in changes if each["status"] == "fixed"}
+    gone = {change["name"] for change in changes if change["status"] == "fixed"}
     assert gone == {"DAT001 starved-by-loader", "MEM004 growing-container"}
 
 
@@ -88,7 +88,9 @@ def test_json_is_written_to_a_file_and_existing_files_are_not_overwritten(
     assert main(["diff", *traces, "--format", "json", "-o", str(target)]) == 0
     tree = json.loads(target.read_text())
     assert tree["schema"] == SCHEMA
-    assert [each["status"] for each in tree["changes"] if each["kind"] == "finding"] == ["fixed"]
+    assert [change["status"] for change in tree["changes"] if change["kind"] == "finding"] == [
+        "fixed"
+    ]
     assert main(["diff", *traces, "-o", str(target)]) == 5
     assert "already exists" in capsys.readouterr().err
 

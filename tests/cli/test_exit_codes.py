@@ -225,8 +225,8 @@ def test_a_program_ends_as_under_python_where_nothing_can_be_printed(
 def test_a_command_says_that_its_output_cannot_be_written(
     folder: Path, shell: str, code: int
 ) -> None:
-    found, said = code_of(folder, f"$profkit {shell}")
-    assert found == code, said
+    exit_code, said = code_of(folder, f"$profkit {shell}")
+    assert exit_code == code, said
     assert "bug" not in said
     assert "Exception ignored" not in said
 
@@ -235,6 +235,6 @@ def test_a_program_runs_in_a_folder_that_has_been_removed(folder: Path) -> None:
     script = shlex.quote(str(folder / "exit-7.py"))
     gone = "mkdir gone; cd gone; rmdir ../gone"
     assert code_of(folder, f"{gone}; $python {script}")[0] == 7
-    found, said = code_of(folder, f"{gone}; $profkit run --json x.json {script}")
-    assert found == 7, said
+    code, said = code_of(folder, f"{gone}; $profkit run --json x.json {script}")
+    assert code == 7, said
     assert "bug" not in said

@@ -104,7 +104,7 @@ def test_the_json_report_is_cut_to_a_size_and_goes_on_at_a_cursor(
     assert part["table"] == "unchecked"
     first = int(cursor.partition(":")[2])
     assert [row["rule"] for row in part["rows"]] == [
-        each["rule"] for each in whole["unchecked"][first:]
+        check["rule"] for check in whole["unchecked"][first:]
     ]
     # A part of a report is never taken for the whole.
     saved = tmp_path / "cut.json"

@@ -16,7 +16,7 @@ from profkit.cli.main import main
 from profkit.present.renderer import renderers
 from profkit.testing import TraceBuilder
 
-FORMATS = [each.INFO.name for each in renderers()]
+FORMATS = [renderer.INFO.name for renderer in renderers()]
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ def test_on_a_terminal_the_file_is_named_after_the_recording(
     assert main(["export", str(trace), "--to", form]) == 0
     (name,) = here()
     assert name.startswith("step.")
-    suffix = next(each.INFO.suffix for each in renderers() if each.INFO.name == form)
+    suffix = next(renderer.INFO.suffix for renderer in renderers() if renderer.INFO.name == form)
     assert name.removesuffix(".gz").endswith(suffix)
     assert capsys.readouterr().out == ""
     assert main(["export", str(trace), "--to", form]) == 5

@@ -99,14 +99,14 @@ def test_top_marks_a_recording_and_a_program_without_ranks_has_its_process() -> 
 
 
 def test_stacks_group_the_ranks_that_are_at_one_place() -> None:
-    place, other = [["a.py", 1, "main"], ["a.py", 7, "wait"]], [["a.py", 1, "main"]]
+    place, other_place = [["a.py", 1, "main"], ["a.py", 7, "wait"]], [["a.py", 1, "main"]]
     answers = {
         Endpoint("job", "host", pid, "", 0): {
             "rank": rank,
             "pid": pid,
             "stacks": [["loader", [["b.py", 2, "run"]]], ["MainThread", stack]],
         }
-        for rank, (pid, stack) in enumerate([(10, place), (11, other), (12, place)])
+        for rank, (pid, stack) in enumerate([(10, place), (11, other_place), (12, place)])
     }
     assert list(format_stacks(answers)) == [
         "ranks 0, 2: MainThread",
@@ -185,7 +185,7 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A job of two ranks that trains and then hangs; yields its folder."""
     folder = tmp_path_factory.mktemp("job")
     (folder / "train.py").write_text(PROGRAM)
-    own = {
+    environment = {
         "PYTHONPATH": str(Path(profkit.__file__).parents[1]),
         "OMP_NUM_THREADS": "1",
         "PROFKIT_LISTEN": "1",
@@ -195,7 +195,9 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     }
     processes = [
         subprocess.Popen(
-            [sys.executable, "train.py", "600"], cwd=folder, env={**os.environ, **own, "RANK": rank}
+            [sys.executable, "train.py", "600"],
+            cwd=folder,
+            env={**os.environ, **environment, "RANK": rank},
         )
         for rank in "01"
     ]
@@ -204,9 +206,9 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     while len(list(run.glob(".listen-*"))) < 2 and time.monotonic() < until:
         time.sleep(0.1)
     yield run
-    for each in processes:
-        each.kill()
-        each.wait()
+    for process in processes:
+        process.kill()
+        process.wait()
 
 
 @pytest.mark.slow

@@ -78,7 +78,7 @@ def run(tmp_path: Path) -> Run:
 
 
 def findings(report: str) -> list[str]:
-    return [each["name"] for each in json.loads(report)["findings"]]
+    return [finding["name"] for finding in json.loads(report)["findings"]]
 
 
 def test_its_finding_is_in_the_report_and_it_can_be_selected(run: Run) -> None:

@@ -72,7 +72,7 @@ def test_the_json_report_has_ranks_and_collectives(
     assert report["source"]["kind"] == "ranks"
     assert report["source"]["path"] == str(job)
     assert report["missing_ranks"] == [2]
-    assert [each["rank"] for each in report["ranks"]] == [0, 1]
+    assert [rank["rank"] for rank in report["ranks"]] == [0, 1]
     (group,) = report["collectives"]["groups"]
     assert group["n"] == 3
     assert group["wait_ns"] == 3 * LATE_NS
@@ -80,7 +80,9 @@ def test_the_json_report_has_ranks_and_collectives(
     # An all-reduce of two ranks moves each byte once.
     assert group["bus_bytes_per_s"] == round((4 << 20) / ((2_000_000 - LATE_NS) / 1e9))
     assert group["last"] == [{"rank": 1, "n": 3, "late_ns": 3 * LATE_NS, "why": "host"}]
-    assert [each["ranks"] for each in report["findings"] if each["rule"] == "SYN001"] == [[0, 1]]
+    assert [finding["ranks"] for finding in report["findings"] if finding["rule"] == "SYN001"] == [
+        [0, 1]
+    ]
 
 
 @pytest.mark.parametrize("format_", ["html", "md"])
@@ -100,7 +102,7 @@ def test_a_job_has_tables(job: Path) -> None:
     assert [row["rank"] for row in rows] == [0, 1]
     assert [row["collective_wait_ns"] for row in rows] == [LATE_NS, 0]
     (row,) = collectives.rows
-    named = dict(zip([each.name for each in collectives.columns], row, strict=True))
+    named = dict(zip([column.name for column in collectives.columns], row, strict=True))
     assert (named["kind"], named["ranks"], named["last_rank"]) == ("all-reduce", "0 1", 1)
 
 
@@ -119,7 +121,7 @@ def test_other_traces_and_later_windows_are_reports_of_their_own(
     other_size = str(rank_trace(0, lone, world_size=7))
     assert main(["analyze", str(job), lone_path, other_size, "--format", "json"]) == 0
     reports = json.loads(capsys.readouterr().out)
-    kinds = [(each["source"]["kind"], each["source"]["world_size"]) for each in reports]
+    kinds = [(report["source"]["kind"], report["source"]["world_size"]) for report in reports]
     assert kinds == [("ranks", 3), ("ranks", 3), ("trace", None), ("trace", 7)]
 
 
@@ -152,7 +154,7 @@ def test_files_without_a_common_folder_and_with_too_many_ranks_are_a_job(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     paths = [rank_trace(rank, tmp_path, world_size=1 << 60) for rank in (0, 1)]
-    for given in ([paths[0].name, str(paths[1])], [each.name for each in paths]):
+    for given in ([paths[0].name, str(paths[1])], [recording.name for recording in paths]):
         assert main(["analyze", *given, "--format", "json"]) == 0
         report = json.loads(capsys.readouterr().out)
         assert report["source"]["path"] == paths[0].name
@@ -176,7 +178,7 @@ def test_export_writes_one_trace_of_all_ranks_and_stacks_of_each(job: Path, tmp_
     out = tmp_path / "out"
     for format_ in ("chrome", "folded", "html", "json"):
         assert main(["export", str(job), str(alone), "--to", format_, "-o", f"{out}/"]) == 0
-    assert sorted(each.name for each in out.iterdir()) == [
+    assert sorted(path.name for path in out.iterdir()) == [
         "job.html",
         "job.json",
         "job.trace.json.gz",
@@ -188,7 +190,7 @@ def test_export_writes_one_trace_of_all_ranks_and_stacks_of_each(job: Path, tmp_
         "rank1.folded",
     ]
     events = json.loads(gzip.decompress((out / "job.trace.json.gz").read_bytes()))["traceEvents"]
-    names = {each["args"]["name"] for each in events if each["name"] == "process_name"}
+    names = {event["args"]["name"] for event in events if event["name"] == "process_name"}
     assert {"rank 0 · node", "rank 1 · node"} <= names
     assert json.loads((out / "job.json").read_text())["source"]["kind"] == "ranks"
     assert 'id="data-timeline"' in (out / "job.html").read_text(), "of the first rank"
@@ -217,7 +219,7 @@ def test_several_saved_reports_and_archives_of_ranks_are_viewed(job: Path, tmp_p
     assert main(["view", str(archive), "--no-open", "-o", str(page), "--force"]) == 0
     assert 'id="ranks-heat"' in page.read_text()
     assert main(["export", str(archive), "--to", "md", "-o", f"{tmp_path / 'out'}/"]) == 0
-    assert [each.name for each in (tmp_path / "out").iterdir()] == ["ranks.md"]
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["ranks.md"]
 
 
 def test_jobs_are_compared(job: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -230,18 +232,20 @@ def test_jobs_are_compared(job: Path, tmp_path: Path, capsys: pytest.CaptureFixt
         (even / f"rank{rank}.json").write_text(json.dumps(trace))
     (even / "first.json.gz").unlink()
     assert main(["diff", str(job), str(even), "--format", "json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    figures = {each["name"]: (each["before"], each["after"]) for each in found["figures"]}
+    difference = json.loads(capsys.readouterr().out)
+    figures = {
+        figure["name"]: (figure["before"], figure["after"]) for figure in difference["figures"]
+    }
     assert figures["n_ranks"] == (2, 2)
     assert figures["collective_wait_ns_per_step"] == (LATE_NS // 2, 0)
-    assert found["before"]["kind"] == found["after"]["kind"] == "ranks"
+    assert difference["before"]["kind"] == difference["after"]["kind"] == "ranks"
 
 
 def test_view_and_export_analyze_ranks_where_analyze_does(job: Path, tmp_path: Path) -> None:
-    here, there = tmp_path / "here.json", tmp_path / "there.json"
-    assert main(["export", str(job), "--to", "json", "-o", str(here)]) == 0
+    here_path, there = tmp_path / "here.json", tmp_path / "there.json"
+    assert main(["export", str(job), "--to", "json", "-o", str(here_path)]) == 0
     assert main(["export", str(job), "--to", "json", "-o", str(there), "--workers", "2"]) == 0
-    assert here.read_bytes() == there.read_bytes()
+    assert here_path.read_bytes() == there.read_bytes()
     for command in (["view"], ["export", "--to", "json"]):
         both = ["--cluster", "tcp://127.0.0.1:1", "--scheduler-file", "none.json"]
         assert main([*command, str(job), *both]) == 2

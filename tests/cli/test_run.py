@@ -161,111 +161,111 @@ def annotations(trace: dict[str, Any] | None, start: str) -> list[str]:
 
 
 def test_the_program_runs_as_under_python(ended: dict[str, Watched]) -> None:
-    one = ended["gan"]
-    assert one.code == 7, one.err
-    assert one.out.splitlines()[-1] == f"['--lr', '1'] __main__ {one.script}"
-    assert len(one.out.splitlines()) == 51, "its output is its own"
+    run = ended["gan"]
+    assert run.code == 7, run.err
+    assert run.out.splitlines()[-1] == f"['--lr', '1'] __main__ {run.script}"
+    assert len(run.out.splitlines()) == 51, "its output is its own"
 
 
 def test_steps_are_those_of_the_first_optimizer(
     ended: dict[str, Watched],
 ) -> None:
-    one = ended["gan"]
-    assert one.trace is not None
-    assert one.trace["profkit"]["steps"] == "optimizer"
-    assert len(annotations(one.trace, "ProfilerStep#")) == 3
-    assert len(annotations(one.trace, "enumerate(DataLoader)")) == 6
-    assert annotations(one.trace, "Optimizer.step#SGD") == ["Optimizer.step#SGD.step"] * 3
+    run = ended["gan"]
+    assert run.trace is not None
+    assert run.trace["profkit"]["steps"] == "optimizer"
+    assert len(annotations(run.trace, "ProfilerStep#")) == 3
+    assert len(annotations(run.trace, "enumerate(DataLoader)")) == 6
+    assert annotations(run.trace, "Optimizer.step#SGD") == ["Optimizer.step#SGD.step"] * 3
 
 
 def test_the_report_names_the_source_line_and_is_written_as_json(ended: dict[str, Watched]) -> None:
-    one = ended["gan"]
+    run = ended["gan"]
     line = 1 + next(i for i, text in enumerate(GAN.splitlines()) if "# the item" in text)
-    assert f"gan.py:{line}" in one.err
-    assert one.report is not None
-    found = [finding for finding in one.report["findings"] if finding["name"] == "item-sync"]
-    assert [place["line"] for finding in found for place in finding["locations"]] == [line]
-    assert len(one.report["summary"]["steps"]) == 3
-    assert one.report["source"]["lines_from"] == "other-step"
+    assert f"gan.py:{line}" in run.err
+    assert run.report is not None
+    syncs = [finding for finding in run.report["findings"] if finding["name"] == "item-sync"]
+    assert [place["line"] for finding in syncs for place in finding["locations"]] == [line]
+    assert len(run.report["summary"]["steps"]) == 3
+    assert run.report["source"]["lines_from"] == "other-step"
 
 
 def test_a_traceback_has_only_the_programs_frames(ended: dict[str, Watched]) -> None:
-    one = ended["raises"]
-    assert one.code == 1
-    traceback = one.err[one.err.index("Traceback") :].splitlines()
-    assert traceback[1].strip() == f'File "{one.script}", line 12, in <module>'
+    run = ended["raises"]
+    assert run.code == 1
+    traceback = run.err[run.err.index("Traceback") :].splitlines()
+    assert traceback[1].strip() == f'File "{run.script}", line 12, in <module>'
     assert "ValueError: after all steps" in traceback
     assert "profkit" not in "".join(traceback[: traceback.index("ValueError: after all steps")])
-    assert one.report is not None, "what was recorded is reported all the same"
-    assert one.report["summary"]["steps"], "although a region around all of them is open"
-    after = one.err[one.err.index("ValueError: after all steps") :].splitlines()
+    assert run.report is not None, "what was recorded is reported all the same"
+    assert run.report["summary"]["steps"], "although a region around all of them is open"
+    after = run.err[run.err.index("ValueError: after all steps") :].splitlines()
     assert len(after) < 15, "the traceback stays on the screen"
 
 
 def test_without_an_optimizer_the_steps_are_dataloader_iterations(
     ended: dict[str, Watched],
 ) -> None:
-    one = ended["inference"]
-    assert one.code == 0, one.err
-    assert one.trace is not None
-    assert one.trace["profkit"]["steps"] == "loader"
-    assert len(annotations(one.trace, "ProfilerStep#")) == 3
-    assert len(annotations(one.trace, "enumerate(DataLoader)")) == 3
+    run = ended["inference"]
+    assert run.code == 0, run.err
+    assert run.trace is not None
+    assert run.trace["profkit"]["steps"] == "loader"
+    assert len(annotations(run.trace, "ProfilerStep#")) == 3
+    assert len(annotations(run.trace, "enumerate(DataLoader)")) == 3
 
 
 def test_without_steps_the_run_is_recorded_as_a_whole(ended: dict[str, Watched]) -> None:
-    one = ended["no-steps"]
-    assert one.code == 0, one.err
-    assert one.trace is not None
-    about = one.trace["profkit"]
+    run = ended["no-steps"]
+    assert run.code == 0, run.err
+    assert run.trace is not None
+    about = run.trace["profkit"]
     assert about["steps"] == "whole"
     assert about.get("lines") is None
-    names = [e["name"] for e in one.trace["traceEvents"] if e.get("cat") == "cpu_op"]
+    names = [e["name"] for e in run.trace["traceEvents"] if e.get("cat") == "cpu_op"]
     assert (names.count("aten::cumsum"), names.count("aten::exp")) == (1, 5)
 
 
 def test_operators_of_threads_are_recorded_and_time_of_child_processes(
     ended: dict[str, Watched],
 ) -> None:
-    one = ended["threads"]
-    assert one.code == 0, one.err
-    assert one.trace is not None
-    assert one.report is not None
-    names = [e["name"] for e in one.trace["traceEvents"] if e.get("cat") == "cpu_op"]
+    run = ended["threads"]
+    assert run.code == 0, run.err
+    assert run.trace is not None
+    assert run.report is not None
+    names = [e["name"] for e in run.trace["traceEvents"] if e.get("cat") == "cpu_op"]
     assert "aten::exp" in names
-    assert one.report["summary"]["steps"] == []
-    cpu = one.report["source"]["cpu"]
+    assert run.report["summary"]["steps"] == []
+    cpu = run.report["source"]["cpu"]
     assert cpu["children_ns"] >= 950_000_000
     assert cpu["thread_ns"] < cpu["window_ns"] / 2
 
 
 def test_sigterm_writes_the_files_and_the_report(ended: dict[str, Watched]) -> None:
-    one = ended["terminated"]
-    assert one.code == -signal.SIGTERM
-    assert one.out == ""
-    assert one.report is not None
-    assert len(one.report["summary"]["steps"]) == 3
+    run = ended["terminated"]
+    assert run.code == -signal.SIGTERM
+    assert run.out == ""
+    assert run.report is not None
+    assert len(run.report["summary"]["steps"]) == 3
 
 
 def test_a_program_without_torch_runs_unchanged(ended: dict[str, Watched]) -> None:
-    one = ended["no-torch"]
-    assert one.code == 0, one.err
-    assert one.out == f"plain {one.script.parent} {[str(one.script), '--lr', '1']}\n"
-    assert "did not import torch" in one.err
-    assert one.trace is None
+    run = ended["no-torch"]
+    assert run.code == 0, run.err
+    assert run.out == f"plain {run.script.parent} {[str(run.script), '--lr', '1']}\n"
+    assert "did not import torch" in run.err
+    assert run.trace is None
 
 
 def test_a_program_may_close_its_stdout(ended: dict[str, Watched]) -> None:
-    one = ended["closes-stdout"]
-    assert (one.code, one.out) == (0, "last words\n"), one.err
+    run = ended["closes-stdout"]
+    assert (run.code, run.out) == (0, "last words\n"), run.err
 
 
 def test_a_module_runs_with_its_package_and_its_own_options(ended: dict[str, Watched]) -> None:
-    one = ended["module"]
-    assert one.code == 7, one.err
-    assert one.out.splitlines()[-1] == f"['--wait', '9'] __main__ {one.script}"
-    assert one.trace is not None
-    assert one.trace["profkit"]["name"] == "package.train"
+    run = ended["module"]
+    assert run.code == 7, run.err
+    assert run.out.splitlines()[-1] == f"['--wait', '9'] __main__ {run.script}"
+    assert run.trace is not None
+    assert run.trace["profkit"]["name"] == "package.train"
 
 
 @pytest.mark.parametrize(

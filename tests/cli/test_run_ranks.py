@@ -91,14 +91,14 @@ def ended(folder: Path, commands: list[list[str]], variables: list[dict[str, str
         subprocess.Popen(
             [sys.executable, *command],
             cwd=folder,
-            env=environment() | own,
+            env=environment() | own_environment,
             text=True,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             start_new_session=True,
         )
-        for command, own in zip(commands, variables, strict=True)
+        for command, own_environment in zip(commands, variables, strict=True)
     ]
     try:
         written = [process.communicate(timeout=LIMIT_S) for process in started]
@@ -110,10 +110,10 @@ def ended(folder: Path, commands: list[list[str]], variables: list[dict[str, str
     report = folder / "report.json"
     traces = {}
     for path in sorted(folder.rglob("*.pt.trace.json.gz")):
-        found = re.search(r"_rank(\d+)\.", path.name)
-        assert found is not None
-        assert int(found[1]) not in traces, "each rank has one trace"
-        traces[int(found[1])] = path
+        match = re.search(r"_rank(\d+)\.", path.name)
+        assert match is not None
+        assert int(match[1]) not in traces, "each rank has one trace"
+        traces[int(match[1])] = path
     return Job(
         next((process.returncode for process in started if process.returncode), 0),
         "".join(out for out, _ in written),
@@ -178,15 +178,15 @@ def test_two_ranks_record_the_same_steps_and_rank_0_reports_on_both(tmp_path: Pa
     assert report is not None
     assert (report["source"]["kind"], report["missing_ranks"]) == ("ranks", [])
     assert report["collectives"]["matched_share"] == 1
-    (group,) = [each for each in report["collectives"]["groups"] if each["kind"] == "all-reduce"]
+    (group,) = [group for group in report["collectives"]["groups"] if group["kind"] == "all-reduce"]
     assert (group["group"], group["ranks"]) == ("0", [0, 1])
     assert group["bus_bytes_per_s"], "the FlightRecorder has sizes"
     # A busy machine can stop rank 0 for longer than rank 1 sleeps, in a step or two.
-    n_late = {each["rank"]: each["n"] for each in group["last"]}
+    n_late = {rank["rank"]: rank["n"] for rank in group["last"]}
     assert sum(n_late.values()) == len(report["summary"]["steps"])
     assert group["last"][0]["rank"] == 1, n_late
     assert group["last"][0]["late_ns"] > n_late[1] * 25_000_000, "half of what it sleeps"
-    assert not [each for each in report["findings"] if each["rule"] == "COM003"]
+    assert not [finding for finding in report["findings"] if finding["rule"] == "COM003"]
 
 
 @pytest.mark.slow
@@ -199,7 +199,7 @@ def test_torchrun_inside_and_around(tmp_path: Path, inside: bool) -> None:  # no
     assert all("_restart0_rank" in path.name for path in job.traces.values())
     assert job.report is not None
     (group,) = [
-        each for each in job.report["collectives"]["groups"] if each["kind"] == "all-reduce"
+        group for group in job.report["collectives"]["groups"] if group["kind"] == "all-reduce"
     ]
     assert group["last"][0]["rank"] == 1
     assert "Traceback" not in job.errors
@@ -213,10 +213,10 @@ def test_fsdp_on_four_ranks(tmp_path: Path) -> None:
     assert sorted(job.traces) == [0, 1, 2, 3]
     assert job.report is not None
     # Gloo reduces and scatters by an all-reduce.
-    kinds = {each["kind"] for each in job.report["collectives"]["groups"]}
+    kinds = {group["kind"] for group in job.report["collectives"]["groups"]}
     assert {"all-gather", "all-reduce"} <= kinds
     assert job.report["collectives"]["matched_share"] > 0.8
-    assert not [each for each in job.report["findings"] if each["rule"] == "COM003"]
+    assert not [finding for finding in job.report["findings"] if finding["rule"] == "COM003"]
 
 
 def with_two_processes(folder: Path, program: str, port: int) -> Job:
@@ -287,7 +287,7 @@ def test_a_rank_that_is_killed_is_named_and_the_others_report(tmp_path: Path) ->
     assert job.code != 0
     assert "profkit: rank 1 died; what was recorded until then is in the report." in job.errors
     assert job.report is not None
-    assert [each["rank"] for each in job.report["ranks"]] == [0, 1], "its steps were written"
+    assert [rank["rank"] for rank in job.report["ranks"]] == [0, 1], "its steps were written"
 
 
 @pytest.mark.slow
@@ -316,7 +316,7 @@ def test_a_hang_is_explained_with_its_lines(tmp_path: Path) -> None:
     job = with_torchrun(tmp_path, HANGS, 2)
     assert job.code != 0
     assert job.report is not None
-    (finding,) = [each for each in job.report["findings"] if each["rule"] == "COM003"]
+    (finding,) = [finding for finding in job.report["findings"] if finding["rule"] == "COM003"]
     assert f"train.py:{line_of(HANGS, 'the hang')}" in finding["message"]
     assert "which rank 1 has not called" in finding["message"]
     assert "ended with ValueError" in finding["message"]

@@ -43,9 +43,9 @@ def imported(stderr: str) -> set[str]:
 
 def test_a_program_starts_before_anything_heavy_is_imported(tmp_path: Path) -> None:
     ended = watched(tmp_path, "-c", LIGHT)
-    heavy, own = ended.stdout.splitlines()
+    heavy, own_modules = ended.stdout.splitlines()
     assert heavy == "[]"
-    assert own.count("profkit.") <= MAX_OWN_MODULES
+    assert own_modules.count("profkit.") <= MAX_OWN_MODULES
 
 
 @pytest.mark.parametrize(
@@ -89,20 +89,22 @@ def find_modules(*command: str) -> tuple[list[str], set[str]]:
     ended = subprocess.run(
         [sys.executable, "-c", COUNTED, *command], capture_output=True, text=True, check=True
     )
-    found = ast.literal_eval(ended.stderr.splitlines()[-1])
-    return [name for name in found if name.startswith("profkit.")], set(found)
+    modules = ast.literal_eval(ended.stderr.splitlines()[-1])
+    return [name for name in modules if name.startswith("profkit.")], set(modules)
 
 
 def test_profkit_itself_imports_next_to_nothing() -> None:
-    own = "import profkit, sys; print([name for name in sys.modules if 'profkit' in name])"
-    ended = subprocess.run([sys.executable, "-c", own], capture_output=True, text=True, check=True)
+    program = "import profkit, sys; print([name for name in sys.modules if 'profkit' in name])"
+    ended = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
     assert ended.stdout == "['profkit._version', 'profkit']\n"
 
 
 def test_the_help_imports_no_analysis() -> None:
-    own, every = find_modules("--help")
-    commands = [name for name in own if re.fullmatch(r"profkit\.cli\.[a-z]\w*", name)]
-    assert len(own) - len(commands) <= 21
+    own_modules, every = find_modules("--help")
+    commands = [name for name in own_modules if re.fullmatch(r"profkit\.cli\.[a-z]\w*", name)]
+    assert len(own_modules) - len(commands) <= 21
     assert not every & {"numpy", "pandas", "rich", "torch", "isal", "jinja2", "msgspec"}
     assert not every & {"hashlib", "tempfile", "random", "socket", "statistics"}
 
@@ -111,14 +113,16 @@ def test_an_analysis_imports_what_a_trace_and_its_format_need(tmp_path: Path) ->
     trace = TraceBuilder()
     with trace.step():
         trace.compute("aten::mm", 1_000)
-    own, every = find_modules("analyze", str(trace.write(tmp_path / "a.pt.trace.json")))
-    folders = [name.split(".")[1] for name in own]
+    own_modules, every = find_modules("analyze", str(trace.write(tmp_path / "a.pt.trace.json")))
+    folders = [name.split(".")[1] for name in own_modules]
     assert folders.count("capture") == folders.count("integrations") == 0
-    renderers = {name for name in own if name.startswith("profkit.renderers.")}
+    renderers = {name for name in own_modules if name.startswith("profkit.renderers.")}
     assert all(name.startswith("profkit.renderers.text") for name in renderers)
     # All rules with what they share, and half of the rest: of 620 modules in all.
-    of_rules = [name for name in own if re.match(r"profkit\.(detectors|engine\.families)\b", name)]
-    assert len(own) - len(of_rules) <= 250
+    of_rules = [
+        name for name in own_modules if re.match(r"profkit\.(detectors|engine\.families)\b", name)
+    ]
+    assert len(own_modules) - len(of_rules) <= 250
     assert not every & {"pandas", "torch", "jinja2", "dask", "distributed", "multiprocessing"}
     assert not every & {"numpy.ma", "importlib.metadata", "concurrent.futures"}
     assert not every & {"profkit.api", "profkit.budgets.check", "profkit.engine.job"}

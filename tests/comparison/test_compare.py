@@ -39,12 +39,12 @@ def compared(folder: Path, before: TraceBuilder, after: TraceBuilder) -> Differe
 
 
 def brief(difference: Difference, kind: ChangeKind) -> list[tuple[str, str, int]]:
-    return [(each.status, each.name, each.delta) for each in difference.of_kind(kind)]
+    return [(change.status, change.name, change.delta) for change in difference.of_kind(kind)]
 
 
 def figure(difference: Difference, name: str) -> tuple[int | None, int | None]:
-    (found,) = [each for each in difference.figures if each.name == name]
-    return found.before, found.after
+    (figure,) = [change for change in difference.figures if change.name == name]
+    return figure.before, figure.after
 
 
 def with_findings(*findings: Finding) -> Report:
@@ -75,7 +75,7 @@ def test_a_trace_compared_with_itself_has_not_changed(tmp_path: Path) -> None:
     difference = profkit.compare(path, path)
     assert difference.changes == ()
     assert difference.not_compared == ()
-    assert all(each.delta == 0 for each in difference.figures)
+    assert all(figure.delta == 0 for figure in difference.figures)
 
 
 def test_steps_are_compared_whatever_their_number(tmp_path: Path) -> None:
@@ -102,8 +102,8 @@ def test_a_kernel_that_is_gone_is_fixed(tmp_path: Path) -> None:
         with fused.step():
             fused.launch("aten::mm", kernel="gemm_add", host_ns=10_000, device_ns=200_000)
             fused.synchronize()
-    found = brief(compared(tmp_path, training(), fused), "kernel")
-    assert found == [
+    kernel_changes = brief(compared(tmp_path, training(), fused), "kernel")
+    assert kernel_changes == [
         ("fixed", "gemm", -200_000),
         ("new", "gemm_add", 200_000),
         ("fixed", "add", -50_000),
@@ -112,14 +112,14 @@ def test_a_kernel_that_is_gone_is_fixed(tmp_path: Path) -> None:
 
 def test_a_new_finding_has_its_line_and_cost(tmp_path: Path) -> None:
     difference = compared(tmp_path, training(), training(wait_ns=5_000_000))
-    (starved,) = [each for each in difference.of_kind("finding") if "DAT001" in each.name]
+    (starved,) = [change for change in difference.of_kind("finding") if "DAT001" in change.name]
     assert (starved.status, starved.unit, starved.before) == ("new", "ns", 0)
     assert starved.severity == "warning"
     assert starved.location is not None
     assert (starved.location.file, starved.location.line) == ("train.py", 10)
     assert starved.after == pytest.approx(5_000_000, rel=0.1)
     back = compared(tmp_path, training(wait_ns=5_000_000), training())
-    (fixed,) = [each for each in back.of_kind("finding") if "DAT001" in each.name]
+    (fixed,) = [change for change in back.of_kind("finding") if "DAT001" in change.name]
     assert (fixed.status, fixed.delta) == ("fixed", -starved.delta)
 
 
@@ -157,25 +157,25 @@ def test_a_fix_is_compared_with_its_prediction(tmp_path: Path) -> None:
     waiting = training(wait_ns=1_000_000).write(tmp_path / "before.json")
     before = profkit.analyze(waiting)
     difference = profkit.compare(before, profkit.analyze(training().write(tmp_path / "after.json")))
-    gone = [each for each in before.findings if each.rule.startswith("DAT")]
+    gone = [finding for finding in before.findings if finding.rule.startswith("DAT")]
     assert gone
     fixes = difference.fixes
     assert fixes is not None
     assert fixes.saved_ns == pytest.approx(1_000_000, rel=0.01)
-    predicted = sum(each.cost.per_step_ns or 0 for each in gone)
+    predicted = sum(finding.cost.per_step_ns or 0 for finding in gone)
     assert fixes.low_ns <= predicted <= fixes.high_ns
     assert fixes.low_ns == pytest.approx(1_000_000, rel=0.2)
     text = " ".join(profkit.render(difference, "text").decode().split())
     assert re.search(r"The fix was predicted to save [\d.]+ [mµ]s per step\.", text)
     assert profkit.compare(before, before).fixes is None
-    others = {
+    sentences = {
         -5: "; the step time did not fall.",
         fixes.low_ns // 2: "; the step time fell by ",
         fixes.high_ns + 19_000_000: "; the other 19.0 ms have another cause.",
     }
-    for saved_ns, rest in others.items():
-        other = replace(difference, fixes=replace(fixes, saved_ns=saved_ns))
-        assert rest in " ".join(profkit.render(other, "text").decode().split())
+    for saved_ns, sentence in sentences.items():
+        changed = replace(difference, fixes=replace(fixes, saved_ns=saved_ns))
+        assert sentence in " ".join(profkit.render(changed, "text").decode().split())
 
 
 def test_fixes_on_another_device_or_of_unknown_cost_are_not_compared() -> None:
@@ -186,8 +186,8 @@ def test_fixes_on_another_device_or_of_unknown_cost_are_not_compared() -> None:
     )
     before, after = with_findings(slow), with_findings()
     assert profkit.compare(before, after).fixes is not None
-    other = replace(after, source=replace(after.source, devices=("NVIDIA B200",)))
-    assert profkit.compare(before, other).fixes is None
+    on_other_device = replace(after, source=replace(after.source, devices=("NVIDIA B200",)))
+    assert profkit.compare(before, on_other_device).fixes is None
     of_other_steps = with_findings(replace(slow, cost=Cost(per_step_ns=3)))
     assert profkit.compare(of_other_steps, after).fixes is None
 
@@ -197,9 +197,9 @@ def test_a_rule_that_was_skipped_on_one_side_is_not_compared() -> None:
     skipped = replace(with_findings(), unchecked=(*with_findings().unchecked, lacking))
     difference = profkit.compare(skipped, with_findings(leak()))
     assert difference.of_kind("finding") == ()
-    ((rule, side),) = [(each.rule, each.side) for each in difference.not_compared]
+    ((rule, side),) = [(check.rule, check.side) for check in difference.not_compared]
     assert (rule, side) == ("MEM001", "before")
-    assert [each.side for each in profkit.compare(with_findings(), skipped).not_compared] == [
+    assert [check.side for check in profkit.compare(with_findings(), skipped).not_compared] == [
         "after"
     ]
 
@@ -221,10 +221,10 @@ def test_a_kernel_beyond_the_end_of_a_cut_list_is_not_new() -> None:
     full = tuple(
         KernelSummary(f"k{i}", 1, 50_000_000 - i, 1, 0.01, None, None, None) for i in range(100)
     )
-    other = KernelSummary("tail", 1, 90_000_000, 1, 0.01, None, None, None)
+    tail = KernelSummary("tail", 1, 90_000_000, 1, 0.01, None, None, None)
     before, after = (
         replace(reports.gpu_report(), summary=replace(reports.gpu_report().summary, top_kernels=k))
-        for k in (full, (*full[:99], other))
+        for k in (full, (*full[:99], tail))
     )
     assert brief(profkit.compare(before, after), "kernel") == []
 

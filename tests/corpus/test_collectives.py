@@ -32,8 +32,8 @@ HOST_AHEAD = {"mi300-resnet-ddp"}
 
 def found(name: str) -> list[Finding]:
     report = report_on(trace_path(name))
-    assert "COM001" not in {each.rule for each in report.unchecked}
-    return [each for each in report.findings if each.rule == "COM001"]
+    assert "COM001" not in {check.rule for check in report.unchecked}
+    return [finding for finding in report.findings if finding.rule == "COM001"]
 
 
 class Moments:
@@ -42,28 +42,29 @@ class Moments:
     def __init__(self, name: str) -> None:
         content = json.loads(igzip.decompress(trace_path(name).read_bytes()), parse_float=Decimal)
         events = content["traceEvents"] if isinstance(content, dict) else content
-        self.events = [one for one in events if one.get("ph") == "X" and one.get("cat")]
-        kernels = [one for one in self.events if one["cat"] == "kernel"]
+        self.events = [event for event in events if event.get("ph") == "X" and event.get("cat")]
+        kernels = [event for event in self.events if event["cat"] == "kernel"]
         is_collective = [
-            re.search("nccl|all_reduce", one["name"], re.IGNORECASE) is not None for one in kernels
+            re.search("nccl|all_reduce", kernel["name"], re.IGNORECASE) is not None
+            for kernel in kernels
         ]
         self.collectives = [span(k) for k, yes in zip(kernels, is_collective, strict=True) if yes]
         compute = [k for k, yes in zip(kernels, is_collective, strict=True) if not yes]
-        self.compute = [span(one) for one in compute]
+        self.compute = [span(event) for event in compute]
         launched = {
-            one["args"]["correlation"]: span(one)[0]
-            for one in reversed(self.events)
-            if one["cat"] in ("cuda_runtime", "cuda_driver") and "correlation" in one["args"]
+            event["args"]["correlation"]: span(event)[0]
+            for event in reversed(self.events)
+            if event["cat"] in ("cuda_runtime", "cuda_driver") and "correlation" in event["args"]
         }
         self.launch = {
-            span(one)[0]: launched.get(one["args"].get("correlation"), 0)
-            for one in reversed(compute)
+            span(event)[0]: launched.get(event["args"].get("correlation"), 0)
+            for event in reversed(compute)
         }
-        self.blocked = [span(one) for one in self.events if self._holds(one)]
+        self.blocked = [span(event) for event in self.events if self._holds(event)]
         steps = [
-            span(one)
-            for one in self.events
-            if one["name"].startswith("ProfilerStep") and one["cat"] != "gpu_user_annotation"
+            span(event)
+            for event in self.events
+            if event["name"].startswith("ProfilerStep") and event["cat"] != "gpu_user_annotation"
         ]
         ends = [end for _, end in (*self.compute, *self.collectives)]
         starts = [start for start, _ in (*self.compute, *self.collectives)]
@@ -74,12 +75,16 @@ class Moments:
     def _completions(self, steps: list[Interval]) -> list[Interval]:
         """Steps of the device: from one completion of a step's launches to the next."""
         calls = {
-            one["args"]["correlation"]: span(one)[0]
-            for one in reversed(self.events)
-            if one["cat"] in ("cuda_runtime", "cuda_driver") and "correlation" in one["args"]
+            event["args"]["correlation"]: span(event)[0]
+            for event in reversed(self.events)
+            if event["cat"] in ("cuda_runtime", "cuda_driver") and "correlation" in event["args"]
         }
-        work = [one for one in self.events if one["cat"] in ("kernel", "gpu_memcpy", "gpu_memset")]
-        launched = [(calls.get(one["args"].get("correlation"), 0), span(one)[1]) for one in work]
+        work = [
+            event for event in self.events if event["cat"] in ("kernel", "gpu_memcpy", "gpu_memset")
+        ]
+        launched = [
+            (calls.get(event["args"].get("correlation"), 0), span(event)[1]) for event in work
+        ]
         ends = [
             max([end, *(done for at, done in launched if start <= at < end)])
             for start, end in steps
@@ -98,9 +103,9 @@ class Moments:
     def _pageable(self) -> set[int]:
         if not hasattr(self, "_into_pageable"):
             self._into_pageable = {
-                one["args"]["correlation"]
-                for one in self.events
-                if one["cat"] == "gpu_memcpy" and "DtoH (Device -> Pageable)" in one["name"]
+                event["args"]["correlation"]
+                for event in self.events
+                if event["cat"] == "gpu_memcpy" and "DtoH (Device -> Pageable)" in event["name"]
             }
         return self._into_pageable
 
@@ -108,13 +113,13 @@ class Moments:
         """Exposed nanoseconds in all, and waited nanoseconds of each window."""
         begins = sorted(self.launch)
         sets = (self.collectives, self.compute, self.blocked, self.windows)
-        borders = {at for each in sets for pair in each for at in pair}
+        borders = {at for instant in sets for pair in instant for at in pair}
         borders |= set(self.launch.values())
-        changes = [changes_of(each) for each in sets]
+        changes = [changes_of(spans) for spans in sets]
         level = [0] * len(sets)
         alone, waited = 0, dict.fromkeys(self.windows, 0)
         for at, following in itertools.pairwise(sorted(borders)):
-            level = [n + each.get(at, 0) for n, each in zip(level, changes, strict=True)]
+            level = [n + change.get(at, 0) for n, change in zip(level, changes, strict=True)]
             communicating, computing, blocked, in_window = (n > 0 for n in level)
             if not communicating or computing or not in_window:
                 continue
@@ -122,7 +127,7 @@ class Moments:
             place = bisect_left(begins, following)
             is_late = place < len(begins) and self.launch[begins[place]] > at and not blocked
             if not is_late:
-                window = max(each for each in self.windows if each[0] <= at)
+                window = max(window for window in self.windows if window[0] <= at)
                 waited[window] += following - at
         return alone, list(waited.values())
 
@@ -168,6 +173,6 @@ def test_jobs_of_one_device_have_no_collectives() -> None:
         name = path.name.removesuffix(".json.gz")
         if name not in WAITS.keys() | KERNELS_MISSING:
             report = report_on(path)
-            assert not {each.rule for each in report.findings} & {"COM001", "COM002"}, name
-            skipped = {each.rule for each in report.unchecked}
+            assert not {finding.rule for finding in report.findings} & {"COM001", "COM002"}, name
+            skipped = {check.rule for check in report.unchecked}
             assert "COM001" not in skipped or name in WITHOUT_CALLS, name

@@ -24,7 +24,7 @@ MTIA = ("mtia-inference",)
 """The reference does not know that MTIA's own events are work of a device."""
 
 EXPECTED = [
-    each for each in expected_figures("trace") if not each["file"].startswith(OTHER_PRODUCERS)
+    entry for entry in expected_figures("trace") if not entry["file"].startswith(OTHER_PRODUCERS)
 ]
 IDS = [entry["file"].removesuffix(".json.gz") for entry in EXPECTED]
 each_trace = pytest.mark.parametrize("expected", EXPECTED, ids=IDS)
@@ -47,14 +47,14 @@ def test_device_figures_agree_to_the_nanosecond(expected: dict[str, Any]) -> Non
     if expected["file"].startswith(MTIA):
         return
     report = report_of(expected["file"])
-    found = {device.device.partition(":")[2]: device for device in report.summary.devices}
-    assert set(found) == set(expected["devices"])
+    device_of = {device.device.partition(":")[2]: device for device in report.summary.devices}
+    assert set(device_of) == set(expected["devices"])
     for ordinal, figures in expected["devices"].items():
         renamed = {("communication_ns" if k == "comm_ns" else k): v for k, v in figures.items()}
-        own = {key: getattr(found[ordinal], key) for key in renamed}
+        device_figures = {key: getattr(device_of[ordinal], key) for key in renamed}
         # The reference counts the time of unrecorded work as idle.
-        own["idle_ns"] += found[ordinal].unrecorded_ns
-        assert own == renamed
+        device_figures["idle_ns"] += device_of[ordinal].unrecorded_ns
+        assert device_figures == renamed
 
 
 @needs_corpus

@@ -40,13 +40,13 @@ def of_any_place(report: Report) -> Report:
 @needs_corpus
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name.partition(".")[0])
 def test_it_renders_to_every_format(path: Path) -> None:
-    one = studied(path)
-    screen = render(one.report, "text", width=100).decode().splitlines()
+    result = studied(path)
+    screen = render(result.report, "text", width=100).decode().splitlines()
     assert len(screen) <= 40 or path not in TRACE_FILES
     for module in renderers():
         if module.INFO.name == "chrome" and path in TRACE_FILES:
             continue  # the next test reads it as well
-        product = render(one.report, module.INFO.name, recording=one.recording, verbose=True)
+        product = render(result.report, module.INFO.name, recording=result.recording, verbose=True)
         assert product or module.INFO.name == "folded", module.INFO.name
         if "json" in module.INFO.media_type:
             json.loads(product)
@@ -57,11 +57,11 @@ def test_it_renders_to_every_format(path: Path) -> None:
 def test_the_trace_for_viewers_gives_the_figures_of_the_original(
     path: Path, tmp_path: Path
 ) -> None:
-    one = studied(path)
-    product = render(one.report, "chrome", recording=one.recording)
+    result = studied(path)
+    product = render(result.report, "chrome", recording=result.recording)
     exported = tmp_path / "exported.json"
     exported.write_bytes(product)
-    assert of_any_place(analyze(exported, strict=True)) == of_any_place(one.report)
+    assert of_any_place(analyze(exported, strict=True)) == of_any_place(result.report)
 
 
 @needs_corpus
@@ -71,14 +71,14 @@ def test_the_trace_for_viewers_gives_the_figures_of_the_original(
     ids=lambda path: path.name.partition(".")[0],
 )
 def test_viewers_can_draw_it_and_idle_time_adds_up(path: Path) -> None:
-    one = studied(path)
-    events = events_of(render(one.report, "chrome", recording=one.recording))
+    result = studied(path)
+    events = events_of(render(result.report, "chrome", recording=result.recording))
     check(events)
     drawn: Counter[tuple[str, str]] = Counter()
     for event in ours(events):
         if event.get("args", {}).keys() == {"device"}:
             drawn[event["args"]["device"], event["name"]] += round(event["dur"] * 1000)
-    for device in one.report.summary.devices:
+    for device in result.report.summary.devices:
         for cause in device.idle_causes:
             name = part_label(f"idle-{cause.cause}")
             # Of a clock that starts in 1970 viewers hold whole microseconds.

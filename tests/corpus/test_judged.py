@@ -23,7 +23,7 @@ def report_of(name: str) -> Report:
 
 def findings_of(name: str, rule: str) -> list[Finding]:
     report = report_of(name)
-    return [each for each in (*report.findings, *report.health) if each.rule == rule]
+    return [finding for finding in (*report.findings, *report.health) if finding.rule == rule]
 
 
 def test_launches_without_correlation_are_joined_by_their_flows() -> None:
@@ -36,11 +36,11 @@ def test_launches_without_correlation_are_joined_by_their_flows() -> None:
     ctx = Context(trace)
     pairs = zip(ctx.launches.work.tolist(), ctx.launches.launch.tolist(), strict=True)
     start_us = min(e["ts"] for e in events if e["ph"] == "X")
-    found = {
+    launched_us = {
         trace.events.ts_ns[work] / 1000 + start_us: trace.events.ts_ns[launch] / 1000 + start_us
         for work, launch in pairs
     }
-    assert found == expected
+    assert launched_us == expected
     assert {trace.events.name_of(op) for op in ctx.launches.op} == {"aten::mm"}
 
 
@@ -71,10 +71,10 @@ def test_a_launch_that_loads_code_is_no_queued_work() -> None:
             queued_us += start - busy_until
         busy_until = max(busy_until, end)
     (device,) = report_of(name).summary.devices
-    found = {cause.cause: cause.ns for cause in device.idle_causes}
+    idle_ns = {cause.cause: cause.ns for cause in device.idle_causes}
     # Copies whose call waits for a kernel are queued too: a thousandth of the idle time.
-    assert queued_us * 1000 <= found["device"] <= queued_us * 1000 + device.idle_ns / 1000
-    assert found["device"] < 0.01 * device.idle_ns
+    assert queued_us * 1000 <= idle_ns["device"] <= queued_us * 1000 + device.idle_ns / 1000
+    assert idle_ns["device"] < 0.01 * device.idle_ns
 
 
 def test_a_copy_takes_no_longer_than_its_call() -> None:
@@ -112,8 +112,8 @@ def test_steps_of_a_loader_and_an_optimizer_are_found_without_profiler_steps() -
         assert len(steps) == len(waits) == len(ends) == n
         assert report.summary.n_incomplete_steps == 0
         lengths = [b - a for a, b in zip(waits, [*waits[1:], max(ends)], strict=True)]
-        found = [step.dur_ns / 1000 for step in steps]
-        assert found == pytest.approx(lengths, abs=1)
+        step_ms = [step.dur_ns / 1000 for step in steps]
+        assert step_ms == pytest.approx(lengths, abs=1)
 
 
 def test_all_waits_of_a_loader_without_profiler_steps_are_named() -> None:
@@ -182,8 +182,8 @@ def test_where_the_host_runs_ahead_the_step_time_is_that_of_the_gpu() -> None:
         for start, end in steps
     ]
     report = report_of(name)
-    found = [step.device_dur_ns for step in report.summary.steps]
-    assert [ns / 1000 for ns in found[1:] if ns is not None] == pytest.approx(
+    device_ns = [step.device_dur_ns for step in report.summary.steps]
+    assert [ns / 1000 for ns in device_ns[1:] if ns is not None] == pytest.approx(
         [completed[1] - completed[0], completed[2] - completed[1]], abs=1
     )
     breakdown = report.summary.breakdown
@@ -192,7 +192,7 @@ def test_where_the_host_runs_ahead_the_step_time_is_that_of_the_gpu() -> None:
     assert breakdown.host_per_step_ns / 1000 == pytest.approx(
         sum(end - start for start, end in steps) / 3, abs=1
     )
-    assert breakdown.per_step_ns == round(sum(ns or 0 for ns in found) / 3)
+    assert breakdown.per_step_ns == round(sum(ns or 0 for ns in device_ns) / 3)
     assert "each 18.8 ms step (" in headline(report)
     assert "16.2 ms on the host, which runs ahead" in headline(report)
 
@@ -211,8 +211,10 @@ def test_a_trace_in_which_nothing_was_recorded_says_so() -> None:
     (fault,) = findings_of(name, "PRF008")
     assert fault.severity == "warning"
     assert headline(report_of(name)).startswith("The recording of 77.9 s has no operator")
-    for other in {*TRACES.iterdir()} - {trace_path(name)}:
-        assert "PRF008" not in {each.rule for each in report_on(other).health}, other
+    for other_path in {*TRACES.iterdir()} - {trace_path(name)}:
+        assert "PRF008" not in {finding.rule for finding in report_on(other_path).health}, (
+            other_path
+        )
 
 
 def test_a_few_kernels_and_a_mostly_idle_device_are_launch_bound() -> None:
@@ -244,12 +246,12 @@ def test_what_was_rightly_found_still_is(rule: str, names: str) -> None:
 
 def test_a_frame_that_was_open_when_recording_began_has_no_line() -> None:
     report = report_of("cpu-vae-module-level-frame")
-    found = {each.rule: each for each in report.findings}
+    finding_of = {finding.rule: finding for finding in report.findings}
     for rule in ("MEM014", "SYN001"):
-        (location, *_) = found[rule].locations
+        (location, *_) = finding_of[rule].locations
         assert (location.line, location.function) == (None, "<module>")
         assert location.place == "vae_mnist_working.py"
-        assert "141" not in found[rule].message
+        assert "141" not in finding_of[rule].message
 
 
 @pytest.mark.parametrize(
@@ -275,7 +277,7 @@ def test_batches_that_are_moved_are_told_to_be_pinned(name: str) -> None:
 def test_a_finding_on_waits_states_what_they_are_known_to_cost(
     name: str, rule: str, least_ms: float, most_ms: float
 ) -> None:
-    costs = [each.cost for each in findings_of(name, rule)]
+    costs = [finding.cost for finding in findings_of(name, rule)]
     assert {cost.basis for cost in costs} == {"replay"}
     # The range from all latencies kept to all hidden meets the known cost.
     assert sum(cost.low_ns or 0 for cost in costs) / 1e6 <= 1.15 * most_ms
@@ -293,7 +295,7 @@ def test_a_device_that_works_on_what_was_not_recorded_is_not_idle(name: str) -> 
     shortest_ns = 0.01 * report.summary.window_ns
     most_ns = 0.03 * sum(s.dur_ns for s in report.summary.steps) or shortest_ns
     waits = [f for f in report.findings if f.rule.startswith(("SYN", "DAT"))]
-    assert all((each.cost.high_ns or 0) <= most_ns for each in waits)
+    assert all((wait.cost.high_ns or 0) <= most_ns for wait in waits)
 
 
 def test_collectives_without_kernels_are_counted() -> None:
@@ -397,14 +399,14 @@ def test_transposes_around_convolutions_are_counted_as_in_the_file() -> None:
     spent_ns = 1000 * sum(e["dur"] for e in transposes)
     assert spent_ns == pytest.approx(58.8e6, rel=0.001)
     assert finding.evidence["transposes_ns"] == pytest.approx(spent_ns * 4 / 5, rel=0.02)
-    for other in ("a100-ddp-rank0-of-2", "mi300-resnet-ddp"):
-        assert len(findings_of(other, "KER006")) == 1
-    for other in (
+    for other_name in ("a100-ddp-rank0-of-2", "mi300-resnet-ddp"):
+        assert len(findings_of(other_name, "KER006")) == 1
+    for other_name in (
         "v100-resnet50-loader-0-workers",
         "inference-with-autograd-on",
         "mi300-vit-inference",
     ):
-        assert findings_of(other, "KER006") == []
+        assert findings_of(other_name, "KER006") == []
 
 
 def test_elementwise_kernels_are_a_finding_where_they_are_most_of_the_kernel_time() -> None:
@@ -434,8 +436,8 @@ def test_the_search_for_algorithms_is_that_of_the_file() -> None:
     (finding,) = findings_of(name, "CFG001")
     assert finding.evidence["n_algorithms"] == len(waits) == 357
     assert finding.evidence["waits_ns"] == 1000 * sum(waits) == pytest.approx(424e6, rel=0.001)
-    for other in ("a100-ddp-rank0-of-2", "rocm-vllm-graph", "loader-waits-without-steps"):
-        assert findings_of(other, "CFG001") == []
+    for other_name in ("a100-ddp-rank0-of-2", "rocm-vllm-graph", "loader-waits-without-steps"):
+        assert findings_of(other_name, "CFG001") == []
 
 
 def idle_us(start: float, end: float, work: list[tuple[float, float]]) -> float:
@@ -517,14 +519,14 @@ def test_products_of_odd_sizes_are_slower_than_those_of_round_ones() -> None:
     launches = [e for e in events if e["name"] == "cudaLaunchKernel"]
 
     def mean_us(*sizes: list[int]) -> float:
-        found = [
+        kernel_us = [
             kernels[launch["args"]["correlation"]]["dur"]
             for op in events
             if op["name"] == "aten::mm" and op["args"].get("Input Dims", [])[:2] == [*sizes]
             for launch in launches
             if launch["tid"] == op["tid"] and 0 <= launch["ts"] - op["ts"] < op["dur"]
         ]
-        return sum(found) / len(found)
+        return sum(kernel_us) / len(kernel_us)
 
     odd, even = mean_us([1024, 1024], [1024, 1705]), mean_us([1024, 1024], [1024, 2048])
     assert odd > 1.8 * even
@@ -532,8 +534,8 @@ def test_products_of_odd_sizes_are_slower_than_those_of_round_ones() -> None:
     assert (finding.severity, finding.cost.basis) == ("note", "estimate")
     slow_us = sum(e["dur"] for e in events if "align1" in e["name"] or "sgemm_" in e["name"])
     assert 0 < (finding.cost.ns or 0) / 1000 < slow_us / 2
-    for other in ("rank0-of-128", "h100-qwen-inference", "b200-eager-inference"):
-        assert findings_of(other, "KER009") == []
+    for other_name in ("rank0-of-128", "h100-qwen-inference", "b200-eager-inference"):
+        assert findings_of(other_name, "KER009") == []
 
 
 @pytest.mark.parametrize(

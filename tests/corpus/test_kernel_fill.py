@@ -45,10 +45,10 @@ def both(request: pytest.FixtureRequest) -> Both:
     trace = msgspec.json.decode(gzip.decompress(path.read_bytes()))
     kernels = [e for e in trace["traceEvents"] if str(e.get("cat")).lower() == "kernel"]
     parser = KernelParser()
-    parser.parse_events([create_event(each, is_pytorch_lightning=False) for each in kernels])
+    parser.parse_events([create_event(kernel, is_pytorch_lightning=False) for kernel in kernels])
     written = defaultdict(list)
-    for each in kernels:
-        written[each["name"]].append(each)
+    for launch in kernels:
+        written[launch["name"]].append(launch)
     studied = study(path)
     misread = find_misreadings(studied.recording.context, studied.report)
     device = trace["deviceProperties"][0]
@@ -58,7 +58,7 @@ def both(request: pytest.FixtureRequest) -> Both:
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:The copy keyword")
 def test_blocks_per_sm_equal_those_of_the_other_profiler(both: Both) -> None:
     for kernel in both.report.summary.top_kernels:
-        told = [each for each in both.written[kernel.name] if "blocks per SM" in each["args"]]
+        told = [call for call in both.written[kernel.name] if "blocks per SM" in call["args"]]
         if not told:
             assert kernel.blocks_per_sm is None
             continue
@@ -74,29 +74,29 @@ def test_occupancy_equals_theirs_except_where_they_count_unknown_as_zero(both: B
     """
     for kernel in both.report.summary.top_kernels:
         calls = both.written[kernel.name]
-        known = [each for each in calls if is_occupancy(each["args"], both.device)]
+        occupancy_calls = [call for call in calls if is_occupancy(call["args"], both.device)]
         theirs = both.theirs.loc[kernel.name, "occupancy"] / 100
-        if not known:
+        if not occupancy_calls:
             assert kernel.occupancy_share is None
             assert math.isnan(theirs) or theirs == 0
             continue
-        summed = sum(each["args"][OCCUPANCY] * each["dur"] for each in known)
-        really = summed / sum(each["dur"] for each in known) / 100
+        summed = sum(call["args"][OCCUPANCY] * call["dur"] for call in occupancy_calls)
+        really = summed / sum(call["dur"] for call in occupancy_calls) / 100
         assert kernel.occupancy_share == pytest.approx(really, rel=1e-6, abs=1e-12)
-        if len(known) == len(calls):
+        if len(occupancy_calls) == len(calls):
             assert kernel.occupancy_share == pytest.approx(theirs, rel=1e-6, abs=1e-12)
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:The copy keyword")
 def test_the_error_of_their_mean_is_reported(both: Both) -> None:
-    calls = [each for every in both.written.values() for each in every]
+    calls = [call for every in both.written.values() for call in every]
     lost = [
-        each["dur"]
-        for each in calls
-        if OCCUPANCY in each["args"] and not is_occupancy(each["args"], both.device)
+        call["dur"]
+        for call in calls
+        if OCCUPANCY in call["args"] and not is_occupancy(call["args"], both.device)
     ]
-    share = sum(lost) / sum(each["dur"] for each in calls)
-    reported = [each.actual for each in both.misread if "Occupancy" in each.where]
+    share = sum(lost) / sum(call["dur"] for call in calls)
+    reported = [misread.actual for misread in both.misread if "Occupancy" in misread.where]
     if share < 0.05:
         assert reported == []
     else:

@@ -20,41 +20,41 @@ def report_of(folder: Path, pattern: str = "rank*.json.gz") -> Report:
 
 def test_every_collective_of_a_whole_pipeline_is_matched() -> None:
     report = report_of(RANKS / "bytedance-ST")
-    found = report.collectives
-    assert found is not None
-    assert found.matched_share == 1
-    assert [each.rank for each in report.ranks] == list(range(8))
+    collectives = report.collectives
+    assert collectives is not None
+    assert collectives.matched_share == 1
+    assert [rank.rank for rank in report.ranks] == list(range(8))
     assert report.missing_ranks == ()
     n = Counter({"pairs": 0, "groups": 0})
-    for each in found.groups:
-        n["pairs" if each.kind == "send" else "groups"] += each.n
+    for group in collectives.groups:
+        n["pairs" if group.kind == "send" else "groups"] += group.n
     assert n == {"pairs": 1536, "groups": 320}
     # One host's clock: nothing is corrected where readings differ more than clocks.
-    assert {each.offset_ns for each in report.ranks} == {0}
+    assert {rank.offset_ns for rank in report.ranks} == {0}
 
 
 def test_a_straggler_of_a_job_of_which_some_ranks_were_logged() -> None:
     report = report_of(RANKS / "bytedance-AR")
-    found = report.collectives
-    assert found is not None
+    collectives = report.collectives
+    assert collectives is not None
     assert len(report.missing_ranks) == 48
-    scatters = [each for each in found.groups if each.kind == "reduce-scatter"]
+    scatters = [group for group in collectives.groups if group.kind == "reduce-scatter"]
     assert len(scatters) == 4
-    for each in scatters:  # the first data-parallel rank of each stage is always last
-        assert [last.rank for last in each.last] == [each.ranks[0]]
+    for scatter in scatters:  # the first data-parallel rank of each stage is always last
+        assert [last.rank for last in scatter.last] == [scatter.ranks[0]]
     # The all-reduces within tensor-parallel groups have one recorded rank each.
-    unmatched = {each.reason: each.n for each in found.unmatched}
+    unmatched = {unmatched.reason: unmatched.n for unmatched in collectives.unmatched}
     assert unmatched["not-recorded"] == 128
-    slowest = max(report.ranks, key=lambda each: each.compute_ns or 0)
+    slowest = max(report.ranks, key=lambda rank: rank.compute_ns or 0)
     assert slowest.rank == 0
 
 
 def test_a_rank_that_sleeps_before_each_step() -> None:
     report = report_of(RANKS / "gloo-a", "rank*.pt.trace.json.gz")
-    found = report.collectives
-    assert found is not None
-    (group,) = found.groups
-    assert (group.n, group.kind, found.matched_share) == (8, "all-reduce", 1)
+    collectives = report.collectives
+    assert collectives is not None
+    (group,) = collectives.groups
+    assert (group.n, group.kind, collectives.matched_share) == (8, "all-reduce", 1)
     (last,) = group.last
     assert (last.rank, last.n, last.why) == (2, 8, "host")
     assert 40e6 < last.late_ns / last.n < 46e6
@@ -62,10 +62,10 @@ def test_a_rank_that_sleeps_before_each_step() -> None:
 
 def test_two_ranks_of_many_match_only_what_ends_together() -> None:
     report = report_of(CORPUS / "traces", "rank[01]-of-128.json.gz")
-    found = report.collectives
-    assert found is not None
-    assert found.n == 4
-    assert found.matched_share == 8 / 20
+    collectives = report.collectives
+    assert collectives is not None
+    assert collectives.n == 4
+    assert collectives.matched_share == 8 / 20
     assert len(report.missing_ranks) == 126
 
 
@@ -75,17 +75,17 @@ def test_waiting_is_that_of_the_files() -> None:
     for rank in (0, 1):
         path = RANKS / "bytedance-ST" / f"rank{rank}.json.gz"
         events = json.loads(igzip.decompress(path.read_bytes()))["traceEvents"]
-        own = [each for each in events if each.get("args", {}).get("Collective name")]
-        for each in own:
-            if each["args"]["Process Group Name"] == "dp0_grads-reduce-scatter":
-                start = round(1000 * each["ts"])
-                end = start + round(1000 * each["dur"])
-                calls.setdefault(each["args"]["Seq"], {})[rank] = start, end
+        own_events = [event for event in events if event.get("args", {}).get("Collective name")]
+        for own_event in own_events:
+            if own_event["args"]["Process Group Name"] == "dp0_grads-reduce-scatter":
+                start = round(1000 * own_event["ts"])
+                end = start + round(1000 * own_event["dur"])
+                calls.setdefault(own_event["args"]["Seq"], {})[rank] = start, end
     waits, transfers = 0, 0
-    for one in calls.values():
-        latest = max(start for start, _ in one.values())
-        waits += sum(min(latest, end) - start for start, end in one.values())
-        transfers += max(end for _, end in one.values()) - latest
+    for spans in calls.values():
+        latest = max(start for start, _ in spans.values())
+        waits += sum(min(latest, end) - start for start, end in spans.values())
+        transfers += max(end for _, end in spans.values()) - latest
     report = report_of(RANKS / "bytedance-ST")
     assert report.collectives is not None
     named = (g for g in report.collectives.groups if g.group == "dp0_grads-reduce-scatter")

@@ -14,7 +14,7 @@ ROW = re.compile(r"^\| (\S.*?) \| ([A-Z]{3}\d{3}) \|", re.MULTILINE)
 
 def listed() -> set[tuple[str, str]]:
     """Recording and rule of each row; a row can have several recordings."""
-    found = set()
+    judged = set()
     for names, rule in ROW.findall(PAGE.read_text()):
         for name in names.split(", "):
             first, _, last = name.partition(" … ")
@@ -22,8 +22,8 @@ def listed() -> set[tuple[str, str]]:
             if last:  # rank0 … rank3-memory-snapshot
                 stem, end = first.removesuffix("rank0"), last.partition("-")[2]
                 every = [f"{stem}rank{number}-{end}" for number in range(4)]
-            found |= {(each, rule) for each in every}
-    return found
+            judged |= {(recording_name, rule) for recording_name in every}
+    return judged
 
 
 def test_every_warning_on_a_real_recording_is_reviewed() -> None:
@@ -32,6 +32,6 @@ def test_every_warning_on_a_real_recording_is_reviewed() -> None:
         for path in sorted((CORPUS / folder).iterdir()):
             report = report_on(path)
             name = path.name.removesuffix(".gz").removesuffix(".json").removesuffix(".pickle")
-            found = (*report.findings, *report.health)
-            reported |= {(name, each.rule) for each in found if each.severity != "note"}
+            findings = (*report.findings, *report.health)
+            reported |= {(name, finding.rule) for finding in findings if finding.severity != "note"}
     assert reported == listed()

@@ -57,14 +57,14 @@ def test_the_corpus_lists_every_snapshot_in_its_folder() -> None:
 def test_figures_agree_to_the_byte(expected: dict[str, Any]) -> None:
     memory = report_of(expected["file"]).summary.memory
     assert memory is not None
-    found = {device.device.partition(":")[2]: device for device in memory.devices}
-    assert set(found) == set(expected["devices"])
+    device_of = {device.device.partition(":")[2]: device for device in memory.devices}
+    assert set(device_of) == set(expected["devices"])
     for ordinal, figures in expected["devices"].items():
-        device = found[ordinal]
+        device = device_of[ordinal]
         assert {key: getattr(device, key) for key in SAME} == {key: figures[key] for key in SAME}
         assert device.peak_active_bytes == figures["window_peak_active_bytes"]
-        ooms = [(each.bytes, each.device_free_bytes) for each in device.oom]
-        assert ooms == [(each["size"], each["device_free"]) for each in figures["oom"]]
+        ooms = [(failure.bytes, failure.device_free_bytes) for failure in device.oom]
+        assert ooms == [(failure["size"], failure["device_free"]) for failure in figures["oom"]]
 
 
 @needs_corpus
@@ -97,9 +97,10 @@ def test_free_memory_is_releasable_or_unreleasable(expected: dict[str, Any]) -> 
     for device in memory.devices:
         assert device.private_free_bytes == 0
         assert device.releasable_bytes + device.unreleasable_bytes == device.inactive_bytes
-    for each in load_context(expected["file"]).device_memories:
+    for device_memory in load_context(expected["file"]).device_memories:
         assert (
-            int(each.segment_map.unreleasable_by_block.sum()) == each.segment_map.unreleasable_bytes
+            int(device_memory.segment_map.unreleasable_by_block.sum())
+            == device_memory.segment_map.unreleasable_bytes
         )
 
 
@@ -109,14 +110,14 @@ def test_free_memory_is_releasable_or_unreleasable(expected: dict[str, Any]) -> 
 def test_the_segment_map_before_the_first_entry_is_consistent(
     expected: dict[str, Any],
 ) -> None:
-    for each in load_context(expected["file"]).device_memories:
-        if each.snapshot.notes.n_inconsistent_segments or not each.replay.end:
+    for device in load_context(expected["file"]).device_memories:
+        if device.snapshot.notes.n_inconsistent_segments or not device.replay.end:
             continue
-        for place in np.linspace(0, each.replay.end, 9).astype(int).tolist():
-            segments = each.segment_map_at(place)
+        for place in np.linspace(0, device.replay.end, 9).astype(int).tolist():
+            segments = device.segment_map_at(place)
             free = int(segments.segment_bytes.sum() - segments.block_bytes.sum())
             assert int(segments.free_bytes.sum()) == free
-            assert int(segments.segment_bytes.sum()) == int(each.replay.reserved_bytes[place])
+            assert int(segments.segment_bytes.sum()) == int(device.replay.reserved_bytes[place])
 
 
 @needs_corpus
@@ -172,6 +173,6 @@ def test_the_allocator_model_reproduces_reserved_bytes(expected: dict[str, Any])
 @needs_corpus
 def test_the_ranks_that_ran_out_of_memory_had_a_setting_that_fits() -> None:
     for rank in RANKS:
-        (finding,) = [each for each in report_of(rank).findings if each.rule == "MEM017"]
+        (finding,) = [finding for finding in report_of(rank).findings if finding.rule == "MEM017"]
         assert finding.evidence["is_reproduced"] is True
         assert finding.evidence["fits_with"] == "expandable_segments:True"

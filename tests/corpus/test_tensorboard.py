@@ -39,15 +39,20 @@ def test_the_reported_misreadings_occur(name: str, tmp_path: Path) -> None:
     packed = CORPUS / "traces" / f"{name}.json.gz"
     plain = tmp_path / "host_1.pt.trace.json"
     plain.write_bytes(gzip.decompress(packed.read_bytes()))
-    other = RunProfileData.parse("host_1", "1", str(plain), str(tmp_path))
+    profile = RunProfileData.parse("host_1", "1", str(plain), str(tmp_path))
     studied = study(packed)
-    reported = {each.where for each in find_misreadings(studied.recording.context, studied.report)}
+    reported = {
+        misreading.where
+        for misreading in find_misreadings(studied.recording.context, studied.report)
+    }
     summary = studied.report.summary
     assert any(where.startswith("Operator") for where in reported)
-    assert {op.device_duration for op in other.op_list_groupby_name} == {0}
-    assert other.avg_costs.costs[ProfileRole.Runtime] == 0
-    is_counted_twice = len(other.steps_names) == 2 * len(summary.steps)
+    assert {op.device_duration for op in profile.op_list_groupby_name} == {0}
+    assert profile.avg_costs.costs[ProfileRole.Runtime] == 0
+    is_counted_twice = len(profile.steps_names) == 2 * len(summary.steps)
     assert ("Overview: number of steps and their average" in reported) == is_counted_twice
-    actual_us = sum(each.communication_ns for each in summary.devices) / 1000 / len(summary.steps)
-    shown_us = other.avg_costs.costs[ProfileRole.Communication]
+    actual_us = (
+        sum(device.communication_ns for device in summary.devices) / 1000 / len(summary.steps)
+    )
+    shown_us = profile.avg_costs.costs[ProfileRole.Communication]
     assert ("Overview: Communication; Distributed" in reported) == (shown_us < actual_us / 10)

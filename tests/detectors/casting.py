@@ -78,9 +78,9 @@ def backward(b: TraceBuilder, node: str, sequence: int) -> Iterator[None]:
         b.op(name, sequence=sequence) as around,
         b.op(node, sequence=sequence) as event,
     ):
-        for each in (around, event):
-            assert each.args is not None
-            each.args["Fwd thread id"] = 1
+        for operator in (around, event):
+            assert operator.args is not None
+            operator.args["Fwd thread id"] = 1
         yield
 
 
@@ -89,13 +89,13 @@ def trained(b: TraceBuilder, n: int, asked: str | None = None) -> None:
     first = 10
     with b.frame("net.py", 8, "forward"):
         for number in range(first, first + 2 * n, 2):
-            for one, sequence in ((down, number), (up, number + 1)):
+            for cast, sequence in ((down, number), (up, number + 1)):
                 if asked is None:
-                    one(b, sequence=sequence)
+                    cast(b, sequence=sequence)
                 else:
                     with b.op(asked, sequence=sequence):
-                        one(b, sequence=sequence)
-                (product if one is down else relu)(b)
+                        cast(b, sequence=sequence)
+                (product if cast is down else relu)(b)
     relu(b, "aten::_log_softmax")
     for number in reversed(range(first, first + 2 * n)):
         with backward(b, "ToCopyBackward0", number):

@@ -92,12 +92,12 @@ def test_what_takes_each_number_alone_needs_no_float32(found: Found, op: str) ->
 
 
 def test_casts_of_one_direction_come_back_from_nowhere(found: Found) -> None:
-    for one in (up, down):
+    for direction in (up, down):
         b = TraceBuilder()
         for _ in range(3):
             with b.step():
                 for _ in range(8):
-                    one(b)
+                    direction(b)
                     relu(b)
         assert found(b, RULE) == ()
 

@@ -283,4 +283,4 @@ def test_on_a_cpu_it_is_skipped(analyzed: Analyzed) -> None:
         b.compute("aten::mm", 10 * US)
     report = analyzed(b, RULE)
     assert report.findings == ()
-    assert [each.rule for each in report.unchecked] == ["COM002"]
+    assert [check.rule for check in report.unchecked] == ["COM002"]

@@ -23,8 +23,8 @@ def program(changed: dict[str, object] | None = None, *, numbered: bool = True) 
         with job.step():
             for _ in range(2):
                 job.compute(3 * MS)
-                here = {2: changed} if changed and step == 2 else None
-                job.collective("all-reduce", MS, changed=here)
+                change = {2: changed} if changed and step == 2 else None
+                job.collective("all-reduce", MS, changed=change)
     return job
 
 
@@ -41,7 +41,7 @@ def test_it_names_the_collective_the_ranks_and_what_they_call(found_in_job: Foun
 
 def test_without_numbers_it_names_the_step(found_in_job: FoundInJob) -> None:
     job = program(numbered=False)
-    kernels = [each for each in job.ranks[1].events if each.name.startswith("nccl")]
+    kernels = [event for event in job.ranks[1].events if event.name.startswith("nccl")]
     job.ranks[1].events.remove(kernels[3])
     (finding,) = found_in_job(job, RULE)
     assert "disagree on step 1: ranks 0, 2: all-reduce of 1,048,576 Float; rank 1: no further" in (
@@ -59,9 +59,9 @@ def test_it_is_silent_where_windows_begin_and_end_at_other_collectives(
     found_in_job: FoundInJob,
 ) -> None:
     job = program()
-    kernels = [each for each in job.ranks[1].events if each.name.startswith("nccl")]
-    for each in (kernels[0], kernels[-1]):
-        job.ranks[1].events.remove(each)
+    kernels = [event for event in job.ranks[1].events if event.name.startswith("nccl")]
+    for kernel in (kernels[0], kernels[-1]):
+        job.ranks[1].events.remove(kernel)
     assert found_in_job(job, RULE) == ()
 
 
@@ -80,7 +80,7 @@ def test_rules_over_ranks_are_selected_and_ignored_like_others(
         (analyze(folder, select=["COM003"], strict=True).findings, 1),
         (analyze(folder, ignore=[RULE], strict=True).findings, 0),
     ):
-        assert sum(each.rule == "COM003" for each in findings) == expected
+        assert sum(finding.rule == "COM003" for finding in findings) == expected
     assert main(["analyze", str(folder), "--ignore", RULE]) == 0
     assert "COM003" not in capsys.readouterr().out
     assert main(["analyze", str(folder), "--select", RULE, "--fail-on", "error"]) == 1
@@ -95,5 +95,5 @@ def test_a_rule_over_ranks_that_crashes_is_a_skipped_check(
 
     monkeypatch.setattr("profkit.engine.job_context.find_disagreements", crash)
     report = analyze(program().write(tmp_path / "job"), select=[RULE])
-    assert [each.rule for each in report.unchecked] == ["COM003"]
+    assert [check.rule for check in report.unchecked] == ["COM003"]
     assert "ZeroDivisionError" in report.unchecked[0].reason

@@ -16,17 +16,17 @@ HANGS = dump([*DONE, waiting(3, line=12)])
 
 def report(capsys: pytest.CaptureFixture[str], *paths: Path) -> dict[str, Any]:
     code = main(["analyze", *map(str, paths), "--format", "json", "--fail-on", "error"])
-    found: dict[str, Any] = json.loads(capsys.readouterr().out)
-    assert code == int(any(each["severity"] == "error" for each in found["findings"]))
-    return found
+    document: dict[str, Any] = json.loads(capsys.readouterr().out)
+    assert code == int(any(finding["severity"] == "error" for finding in document["findings"]))
+    return document
 
 
 def test_a_folder_of_dumps_names_collective_ranks_and_lines(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = written(tmp_path / "job", HANGS, dump(DONE), HANGS)
-    found = report(capsys, folder)
-    (finding,) = found["findings"]
+    document = report(capsys, folder)
+    (finding,) = document["findings"]
     assert finding["rule"] == "COM003"
     assert finding["message"] == (
         "Ranks 0, 2 wait in all-reduce 3 at train.py:12 of the group `default_pg` (ranks 0 to 2), "
@@ -36,8 +36,8 @@ def test_a_folder_of_dumps_names_collective_ranks_and_lines(
     assert finding["ranks"] == [0, 1, 2]
     assert finding["evidence"]["started"] == [0, 2]
     assert finding["evidence"]["absent"] == [1]
-    assert found["source"]["kind"] == "flight-recorder"
-    assert found["source"]["n_events"] == 8
+    assert document["source"]["kind"] == "flight-recorder"
+    assert document["source"]["n_events"] == 8
     assert analyze(folder).findings[0].message == finding["message"]
 
 
@@ -45,9 +45,9 @@ def test_files_are_one_job_and_ranks_without_a_dump_are_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = written(tmp_path / "job", HANGS, dump(DONE), name="nccl_trace_rank_{}")
-    found = report(capsys, *sorted(folder.iterdir()))
-    assert found["missing_ranks"] == [2]
-    assert found["findings"][0]["evidence"]["absent"] == [1]
+    document = report(capsys, *sorted(folder.iterdir()))
+    assert document["missing_ranks"] == [2]
+    assert document["findings"][0]["evidence"]["absent"] == [1]
 
 
 def test_a_single_dump_tells_what_its_rank_waits_for(
@@ -63,8 +63,8 @@ def test_a_single_dump_tells_what_its_rank_waits_for(
 
 
 def test_different_sizes_are_told_with_their_lines(tmp_path: Path) -> None:
-    other = dump([*DONE, waiting(3, "broadcast", n=24, line=20)])
-    (finding,) = analyze(written(tmp_path / "job", HANGS, HANGS, other)).findings
+    other_dump = dump([*DONE, waiting(3, "broadcast", n=24, line=20)])
+    (finding,) = analyze(written(tmp_path / "job", HANGS, HANGS, other_dump)).findings
     assert finding.message == (
         "Ranks of the group `default_pg` (ranks 0 to 2) disagree on collective 3: ranks 0, 1: "
         "all-reduce of 1,000 Float at train.py:12; rank 2: broadcast of 24 Float at train.py:20."
@@ -105,8 +105,8 @@ def test_one_cause_in_several_groups_is_one_finding(tmp_path: Path) -> None:
 
 
 def test_it_is_silent_on_dumps_of_a_job_that_goes_on(tmp_path: Path) -> None:
-    found = analyze(written(tmp_path / "job", *[dump(DONE)] * 3))
-    assert (found.findings, found.ranks, found.missing_ranks) == ((), (), ())
+    analysis = analyze(written(tmp_path / "job", *[dump(DONE)] * 3))
+    assert (analysis.findings, analysis.ranks, analysis.missing_ranks) == ((), (), ())
     ahead = own(dump([*DONE, waiting(3)]), 0, 2, is_end=False)
     beside = written(tmp_path / "beside", ahead, own(dump(DONE), 1, 2, is_end=False))
     assert analyze(beside).findings == ()
@@ -129,5 +129,5 @@ def test_dumps_of_other_jobs_are_reports_of_their_own(
     written(tmp_path / "job", HANGS, dump(DONE), HANGS)
     written(tmp_path / "job", *[dump(DONE, "[0, 1]")] * 2, name="other_fr_rank{}.json")
     main(["analyze", str(tmp_path / "job"), "--format", "json"])
-    found = json.loads(capsys.readouterr().out)
-    assert sorted(each["source"]["world_size"] for each in found) == [2, 3]
+    documents = json.loads(capsys.readouterr().out)
+    assert sorted(document["source"]["world_size"] for document in documents) == [2, 3]

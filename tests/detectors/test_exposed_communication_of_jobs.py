@@ -33,7 +33,7 @@ def test_the_time_of_calls_that_are_not_matched_may_be_transfer(tmp_path: Path) 
             job.collective("all-reduce", 2 * MS)
             job.compute(MS)
     events = job.ranks[0].events
-    events.remove(next(each for each in reversed(events) if each.name.startswith("nccl")))
+    events.remove(next(event for event in reversed(events) if event.name.startswith("nccl")))
     report = analyze(job.write(tmp_path / "job"), select=["COM001"], strict=True)
     (finding,) = report.findings
     # Rank 1 waits 3 ms in each collective; the last one takes 5 ms, of which nothing is known.
@@ -72,7 +72,7 @@ def test_the_time_of_steps_that_other_ranks_have_not_recorded_is_not_parted(
         "transfer."
     )
     assert finding.cost.per_step_ns == 2 * MS
-    assert [each.collective_wait_ns for each in report.ranks] == [0, 3 * MS]
+    assert [rank.collective_wait_ns for rank in report.ranks] == [0, 3 * MS]
 
 
 def test_ranks_without_stacks_have_the_line_of_the_others(tmp_path: Path) -> None:
@@ -100,4 +100,4 @@ def test_two_lines_leave_it_open_which_one_a_rank_without_stacks_has(tmp_path: P
             job.collective("all-reduce", 2 * MS)
             job.compute(MS)
     report = analyze(job.write(tmp_path / "job"), select=["COM001"], strict=True)
-    assert sorted(each.ranks for each in report.findings) == [(0,), (1,), (2,)]
+    assert sorted(finding.ranks for finding in report.findings) == [(0,), (1,), (2,)]

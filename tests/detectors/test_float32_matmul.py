@@ -29,8 +29,12 @@ def on(
     """A recording of devices of some compute capabilities."""
     devices = [
         {"id": index, "name": f"NVIDIA {index}"}
-        | ({} if found is None else {"computeMajor": found[0], "computeMinor": found[1]})
-        for index, found in enumerate(capabilities)
+        | (
+            {}
+            if capability is None
+            else {"computeMajor": capability[0], "computeMinor": capability[1]}
+        )
+        for index, capability in enumerate(capabilities)
     ]
     return TraceBuilder(head={"deviceProperties": devices}, runtime=runtime, stacks=stacks)
 

@@ -22,9 +22,9 @@ def in_pieces(n: int = 20) -> SnapshotBuilder:
             with b.frame("keep.py", 5, "keep"):
                 b.alloc(20 * MIB)
             with b.frame("work.py", 8, "work"):
-                rest = b.alloc(80 * MIB)
-            b.record_stream(rest, 7)
-            b.free(rest)
+                second_block = b.alloc(80 * MIB)
+            b.record_stream(second_block, 7)
+            b.free(second_block)
         b.finish(7)
         with b.frame("large.py", 9, "large"):
             b.alloc(1024 * MIB)
@@ -43,7 +43,7 @@ def test_it_reports_fragmentation_lines_and_the_setting(found: Found) -> None:
     assert finding.cost.bytes == 1024 * MIB
     assert finding.cost.basis == "upper-bound"
     # What stays between the pieces is what can be changed; what asks for memory is only told of.
-    assert [each.place for each in finding.locations] == ["keep.py:5", "large.py:9"]
+    assert [location.place for location in finding.locations] == ["keep.py:5", "large.py:9"]
     assert "400 MiB in 20 blocks of keep.py:5 kept 1.56 GiB of free memory from" in finding.message
     # Live blocks of 20 MiB lie between the pieces whatever the setting.
     assert finding.fix == (
@@ -95,8 +95,8 @@ class WithOtherSettings(SnapshotBuilder):
     """A snapshot of a program that sets something else."""
 
     def _settings(self) -> dict[str, Any]:
-        others = "pinned_use_background_threads:True,roundup_power2_divisions:[1:0,>:0]"
-        return {**super()._settings(), "PYTORCH_CUDA_ALLOC_CONF": others}
+        other_settings = "pinned_use_background_threads:True,roundup_power2_divisions:[1:0,>:0]"
+        return {**super()._settings(), "PYTORCH_CUDA_ALLOC_CONF": other_settings}
 
 
 def test_a_new_value_of_the_variable_has_the_other_settings_of_the_program(found: Found) -> None:

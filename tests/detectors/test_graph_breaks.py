@@ -318,7 +318,7 @@ def test_before_torch_marked_compiled_regions_it_is_skipped(analyzed: Analyzed) 
 def test_without_steps_it_is_skipped(analyzed: Analyzed) -> None:
     b = TraceBuilder(device_names=())
     cut(b)
-    assert [each.rule for each in analyzed(b, RULE).unchecked] == ["CMP002"]
+    assert [check.rule for check in analyzed(b, RULE).unchecked] == ["CMP002"]
 
 
 def test_a_function_that_the_break_keeps_out_of_the_graph_costs_the_way_into_it(

@@ -46,8 +46,8 @@ def augment(b: TraceBuilder) -> None:
 
 
 def preprocess(b: TraceBuilder) -> None:
-    own = (("data.py", 30, "augment"), ("transformers/a.py", 3, "__call__"))
-    with calls(b, *own), calls(b, ("transformers/b.py", 4, "preprocess")):
+    augment_calls = (("data.py", 30, "augment"), ("transformers/a.py", 3, "__call__"))
+    with calls(b, *augment_calls), calls(b, ("transformers/b.py", 4, "preprocess")):
         b.advance(200_000)
         with calls(b, ("numpy/lib/_shape.py", 5, "flip")):
             b.advance(1_400_000)
@@ -90,7 +90,7 @@ def test_two_functions_have_a_finding_each(found: Found) -> None:
                 b.advance(5_000_000)
 
     findings = found(program(both), RULE)
-    assert [(each.locations[0].function, each.cost.per_step_ns) for each in findings] == [
+    assert [(finding.locations[0].function, finding.cost.per_step_ns) for finding in findings] == [
         ("inner", 5_000_000),
         ("outer", 2_000_000),
     ]

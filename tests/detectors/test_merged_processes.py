@@ -20,7 +20,7 @@ def merged(tmp_path: Path, *prefixes: str) -> Report:
     document = b.to_dict()
     events = document["traceEvents"]
     document["traceEvents"] = [
-        {**each, "pid": f"{prefix}{each['pid']}"} for prefix in prefixes for each in events
+        {**event, "pid": f"{prefix}{event['pid']}"} for prefix in prefixes for event in events
     ]
     path = tmp_path / "merged.trace.json"
     path.write_text(json.dumps(document))

@@ -179,7 +179,7 @@ def test_a_batched_product_with_a_bias_has_the_sizes_of_its_factors(tmp_path: Pa
         types=["float", "float", "float", "Scalar", "Scalar"],
     )
     ctx = Context(trace=load_trace(b.write(tmp_path / "t.json")))
-    found = find_products(ctx.events, ctx.launches, ctx.op_work)
-    assert found.sizes.tolist() == [[16, 24, 30]]
-    assert found.flops.tolist() == [4 * 2 * 16 * 24 * 30]
-    assert find_misaligned(ctx.events, found).tolist() == [True]
+    products = find_products(ctx.events, ctx.launches, ctx.op_work)
+    assert products.sizes.tolist() == [[16, 24, 30]]
+    assert products.flops.tolist() == [4 * 2 * 16 * 24 * 30]
+    assert find_misaligned(ctx.events, products).tolist() == [True]

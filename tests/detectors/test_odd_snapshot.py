@@ -51,7 +51,7 @@ def test_a_history_without_segments_is_reported_where_more_was_in_use_than_reser
         b.empty_cache()
     whole = b.to_dict()
     for trace in whole["device_traces"]:
-        trace[:] = [each for each in trace if not each["action"].startswith("segment")]
+        trace[:] = [entry for entry in trace if not entry["action"].startswith("segment")]
     path = tmp_path / "skipped.pickle"
     path.write_bytes(pickle.dumps(whole, protocol=4))
     (finding,) = analyze(path, select=[RULE], strict=True).health
@@ -69,7 +69,7 @@ def test_frees_that_only_wait_are_no_contradiction(tmp_path: Path) -> None:
         b.free(lent, b.alloc(50 * MIB))
     whole = b.to_dict()
     for trace in whole["device_traces"]:
-        trace[:] = [each for each in trace if each["action"] != "free_completed"]
+        trace[:] = [entry for entry in trace if entry["action"] != "free_completed"]
     path = tmp_path / "waits.pickle"
     path.write_bytes(pickle.dumps(whole, protocol=4))
     assert analyze(path, select=[RULE], strict=True).health == ()

@@ -134,8 +134,8 @@ def test_the_number_is_read_from_the_row_of_compiling_where_it_is_known(found: F
 
 
 def test_the_users_own_function_is_named_with_the_line_that_calls_it(found: Found) -> None:
-    own: dict[str, Any] = {"code": (TRAIN, 30, "loss_of"), "is_users": True}
-    b = growing(capture=told(*(again(version, **own) for version in range(7))))
+    compiled_code: dict[str, Any] = {"code": (TRAIN, 30, "loss_of"), "is_users": True}
+    b = growing(capture=told(*(again(version, **compiled_code) for version in range(7))))
     (finding,) = found(b, RULE)
     assert finding.message.startswith("`loss_of` (called at train.py:12) is recompiled once")
     assert [location.line for location in finding.locations] == [12, 30]
@@ -174,8 +174,8 @@ def test_a_single_second_version_later_is_a_note(found: Found) -> None:
 def test_another_instance_of_a_class_is_compiled_for_the_first_time(found: Found) -> None:
     # Its code has been compiled before, so its number is 1/3, but torch gives no reason: for this
     # object it is the first time.
-    own = Compiled("1/3", (TRAIN, 20, "forward"), is_users=True, caller=CALL)
-    b = TraceBuilder(capture=told(own))
+    compiled = Compiled("1/3", (TRAIN, 20, "forward"), is_users=True, caller=CALL)
+    b = TraceBuilder(capture=told(compiled))
     for _ in range(2):
         with b.step():
             run(b, "1/2")
@@ -256,8 +256,8 @@ def test_before_numbers_a_line_that_compiles_in_several_steps_is_reported_withou
 
 def test_a_function_that_torch_gave_up_on_runs_uncompiled_and_is_reported(found: Found) -> None:
     limit = again(8, code=("", 0, ""), caller=None, failure=LIMIT)
-    own: dict[str, Any] = {"code": (TRAIN, 30, "loss_of"), "is_users": True}
-    capture = told(*(again(version, **own) for version in range(8)), limit)
+    compiled_code: dict[str, Any] = {"code": (TRAIN, 30, "loss_of"), "is_users": True}
+    capture = told(*(again(version, **compiled_code) for version in range(8)), limit)
     b = TraceBuilder(capture=capture)
     for step in range(3):
         with b.step(), b.frame(TRAIN, 30, "loss_of"):
@@ -367,4 +367,4 @@ def test_without_steps_or_operators_it_is_skipped(
     for recording in (b, device_alone):
         report = analyzed(recording, RULE)
         assert not report.findings
-        assert [each.rule for each in report.unchecked] == ["CMP001"]
+        assert [check.rule for check in report.unchecked] == ["CMP001"]

@@ -197,32 +197,32 @@ def test_on_a_cpu_it_is_skipped(analyzed: Analyzed, host_alone: TraceBuilder) ->
 def by_hand(step: list[str]) -> tuple[int, list[str]]:
     """How often a step goes up and comes back for nothing, and the step without these casts."""
     n, above = 0, list[int]()
-    rest: list[str] = list(step)
+    remaining: list[str] = list(step)
     is_used = comes_back = False
-    for number, each in enumerate(step):
-        if each == "up":
+    for number, direction in enumerate(step):
+        if direction == "up":
             above.append(number)
             comes_back = False
-        elif each == "sum":
+        elif direction == "sum":
             is_used = is_used or bool(above)
-        elif each == "down":
+        elif direction == "down":
             if above and not is_used:
                 n += 1
                 for cast_up in above:
-                    rest[cast_up] = ""
+                    remaining[cast_up] = ""
                 comes_back = True
             if comes_back:
-                rest[number] = ""
+                remaining[number] = ""
             above, is_used = [], False
-    return n, rest
+    return n, remaining
 
 
 def length_ns(step: list[str]) -> int:
     """What a step takes: the host launches one after the other, and waits for the last kernel."""
     host_ns = device_ns = 0
-    for each in filter(None, step):
-        host_ns += 4_000 if each in ("up", "down") else 5_000
-        device_ns = max(host_ns, device_ns) + {"up": UP_NS, "down": DOWN_NS}.get(each, RELU_NS)
+    for direction in filter(None, step):
+        host_ns += 4_000 if direction in ("up", "down") else 5_000
+        device_ns = max(host_ns, device_ns) + {"up": UP_NS, "down": DOWN_NS}.get(direction, RELU_NS)
     return max(host_ns, device_ns)
 
 
@@ -234,16 +234,16 @@ def test_any_order_of_casts_is_counted_as_by_hand(
     b = TraceBuilder()
     for step in steps:
         with b.step():
-            for each in step:
-                PLAYED[each](b)  # type: ignore[operator]
+            for direction in step:
+                PLAYED[direction](b)  # type: ignore[operator]
             b.synchronize()
     b.launch("aten::relu", kernel="relu", host_ns=5_000, device_ns=1_000)
     path = b.write(tmp_path_factory.mktemp("any") / "t.json")
     changed = {RULE: {"min_round_trips_count": 0.0, "min_busy_share": 0.0}}
     findings = analyze(path, select=[RULE], thresholds=changed, strict=True).findings
-    found = [by_hand(step) for step in steps]
-    n = sum(each for each, _ in found)
-    saved_ns = sum(map(length_ns, steps)) - sum(length_ns(rest) for _, rest in found)
+    expected = [by_hand(step) for step in steps]
+    n = sum(n_casts for n_casts, _ in expected)
+    saved_ns = sum(map(length_ns, steps)) - sum(length_ns(remaining) for _, remaining in expected)
     assert bool(findings) == (n > 0)
     for finding in findings:
         assert finding.n == n

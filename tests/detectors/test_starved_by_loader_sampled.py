@@ -29,8 +29,8 @@ def step(*, workers: bool) -> Callable[[TraceBuilder], None]:
 
 def with_workers(*functions: SampledFunction, busy_share: float = 0.9) -> TraceBuilder:
     """Three such steps, whose loader's workers were sampled."""
-    fetching_ns = sum(each.ns for each in functions)
-    n = sum(each.n for each in functions)
+    fetching_ns = sum(function.ns for function in functions)
+    n = sum(function.n for function in functions)
     workers = LoaderWorkers(2, n, round(fetching_ns / busy_share), fetching_ns, list(functions))
     info = CaptureInfo(version="1", name="train", steps="optimizer", loader_workers=workers)
     b = TraceBuilder(capture=info)
@@ -97,8 +97,8 @@ def test_more_workers_are_no_cure_where_they_wait(found: Found) -> None:
 def test_without_a_function_that_stands_out_none_is_named(
     found: Found, functions: list[SampledFunction]
 ) -> None:
-    others = [function("main", 22, 20, library="torch", callee="net")]
-    (finding,) = found(recording([*functions, *others], step(workers=False)), RULE)
+    other_functions = [function("main", 22, 20, library="torch", callee="net")]
+    (finding,) = found(recording([*functions, *other_functions], step(workers=False)), RULE)
     assert "spent in" not in finding.message
     assert "the dataset's `__getitem__`" in finding.fix
 

@@ -60,7 +60,7 @@ def of_gloo(late_end_ns: int) -> list[TraceBuilder]:
     Args:
         late_end_ns: How long the threads of gloo go on after the others have continued.
     """
-    found = []
+    lines = []
     for rank in range(3):
         b = TraceBuilder(
             stacks=True,
@@ -86,8 +86,8 @@ def of_gloo(late_end_ns: int) -> list[TraceBuilder]:
                 b.now_ns = end
                 b.compute("aten::add_", 1 * MS)
             b.now_ns = end + 2 * MS
-        found.append(b)
-    return found
+        lines.append(b)
+    return lines
 
 
 @pytest.mark.parametrize("late_end_ns", [0, MS // 2])
@@ -97,13 +97,13 @@ def test_a_late_host_without_device_costs_its_python_time_and_is_named_with_its_
     for rank, b in enumerate(of_gloo(late_end_ns)):
         b.write(tmp_path / f"rank{rank}.pt.trace.json")
     report = analyze(tmp_path, strict=True)
-    (finding,) = (each for each in report.findings if each.rule == "COM004")
+    (finding,) = (finding for finding in report.findings if finding.rule == "COM004")
     assert finding.ranks == (1,)
     assert finding.cost.per_step_ns == pytest.approx(30 * MS, rel=0.02)
     assert finding.message.endswith(
         "It spends 30.0 ms per step more than the others in load_data (train.py:12)."
     )
-    assert [each.line for each in finding.locations] == [12]
+    assert [location.line for location in finding.locations] == [12]
 
 
 def test_a_rank_whose_device_computes_longer_costs_what_the_others_wait(
@@ -132,12 +132,12 @@ def test_a_rank_whose_host_is_late_is_named_with_its_line(
     tmp_path: Path, how: str, why: str, where: str
 ) -> None:
     report = analyze(on_host(1, how).write(tmp_path / "job"), strict=True)
-    (finding,) = (each for each in report.findings if each.rule == "COM004")
+    (finding,) = (finding for finding in report.findings if finding.rule == "COM004")
     assert finding.ranks == (1,)
     assert finding.cost.per_step_ns == pytest.approx(4 * MS, rel=0.002)
     assert why in finding.message
     assert finding.message.endswith(where)
-    assert [each.line for each in finding.locations] == ([] if how == "region" else [12])
+    assert [location.line for location in finding.locations] == ([] if how == "region" else [12])
 
 
 def test_it_is_silent_when_the_rank_is_as_fast_as_the_others(found_in_job: FoundInJob) -> None:

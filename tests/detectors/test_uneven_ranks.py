@@ -18,7 +18,7 @@ def program(by_step: Sequence[Sequence[int]]) -> JobBuilder:
     job = JobBuilder(4)
     for step in range(4):
         with job.step():
-            job.compute([each * MS for each in by_step[step % len(by_step)]])
+            job.compute([ms * MS for ms in by_step[step % len(by_step)]])
             job.collective("all-reduce", MS)
     return job
 

@@ -149,7 +149,7 @@ def test_a_closure_within_the_step_does_not_count(found: Found, *, is_fused: boo
                 b.advance(1_000)
                 b.launch(name, kernel="elementwise", host_ns=10_000, device_ns=500)
     findings = found(b, RULE)
-    assert [each.cost.per_step_ns for each in findings] == ([] if is_fused else [60 * 9_000])
+    assert [finding.cost.per_step_ns for finding in findings] == ([] if is_fused else [60 * 9_000])
 
 
 def test_operators_outside_an_optimizer_are_no_optimizer(found: Found) -> None:

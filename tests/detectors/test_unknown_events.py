@@ -79,7 +79,9 @@ def test_kinetos_other_events_and_single_marks_are_no_fault(
     found: Callable[..., tuple[Finding, ...]], tmp_path: Path
 ) -> None:
     assert found(TraceBuilder(stacks=True), RULE) == ()
-    ranges = [{**each, "cat": "cuda_profiler_range"} for each in accelerated() if "cat" not in each]
+    ranges = [
+        {**event, "cat": "cuda_profiler_range"} for event in accelerated() if "cat" not in event
+    ]
     assert report(tmp_path, [*accelerated(device=False), *ranges]).health == ()
     mark = {"ph": "X", "name": "mark", "pid": 9, "tid": 9, "ts": 1, "dur": 1}
     assert report(tmp_path, [*accelerated(device=False) * 50, mark]).health == ()

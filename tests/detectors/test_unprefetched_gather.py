@@ -213,10 +213,10 @@ def test_the_first_gather_of_a_pass_has_nothing_before_it(
 def test_exposed_communication_has_the_rest(analyzed: Callable[..., Report]) -> None:
     b = program("needed")
     both = analyzed(b, "COM")
-    by_name = {each.name: each.cost.per_step_ns for each in both.findings}
+    by_name = {finding.name: finding.cost.per_step_ns for finding in both.findings}
     # The first all-gather, less the time in which the host launches what waits for it.
-    rest = 400 * US - 14 * US + 3 * 100 * US
-    assert by_name == {RULE: 3 * 300 * US, "exposed-communication": rest}
+    saved_ns = 400 * US - 14 * US + 3 * 100 * US
+    assert by_name == {RULE: 3 * 300 * US, "exposed-communication": saved_ns}
     assert analyzed(program("needed", gather_ns=300 * US), "COM").findings[0].name == RULE
 
 

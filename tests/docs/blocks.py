@@ -33,8 +33,8 @@ def all_blocks(page: str) -> list[Block]:
     """
     text = (ROOT / page).read_text(encoding="utf-8")
     return [
-        Block(page, found[1], found[3], text[: found.start()].count("\n") + 1, found[2] or "")
-        for found in _FENCE.finditer(text)
+        Block(page, match[1], match[3], text[: match.start()].count("\n") + 1, match[2] or "")
+        for match in _FENCE.finditer(text)
     ]
 
 

@@ -181,9 +181,11 @@ def test_the_commands_of_the_page_on_agents_explain_a_finding(tmp_path: Path) ->
     *read, install, serve = [command for command, _ in commands("docs/agents.md")]
     outputs = [shell(command.replace("findings:5", "findings:0"), tmp_path) for command in read]
     assert all(ended.code == 0 for ended in outputs), outputs
-    runs, whole, rest, finding = (json.loads(ended.out) for ended in outputs)
+    runs, whole, others_shown, finding = (json.loads(ended.out) for ended in outputs)
     assert len(runs["runs"]) == 1
-    assert [each["id"] for each in rest["rows"]] == [each["id"] for each in whole["findings"]]
+    assert [row["id"] for row in others_shown["rows"]] == [
+        finding["id"] for finding in whole["findings"]
+    ]
     assert finding["change"] == "SYN001@train.py:41"
     assert install == "pip install 'profkit[mcp]'"
     assert serve.startswith("profkit mcp --root ")  # served in tests/integrations/mcp

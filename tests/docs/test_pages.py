@@ -75,10 +75,10 @@ def test_each_way_to_contribute_is_short_without_its_code() -> None:
 
 
 def test_the_readme_starts_with_a_sentence_an_output_and_three_commands() -> None:
-    title, sentence, rest = (ROOT / "README.md").read_text(encoding="utf-8").split("\n\n", 2)
+    title, sentence, body = (ROOT / "README.md").read_text(encoding="utf-8").split("\n\n", 2)
     assert title == "# profkit"
     assert re.fullmatch(r"[^.\n]+\.", sentence)
-    assert rest.startswith(
+    assert body.startswith(
         "![A terminal with the report of `profkit run examples/starved_loader.py`"
     )
     assert len(blocks("README.md", "console")[0].text.splitlines()) == 3
@@ -87,7 +87,7 @@ def test_the_readme_starts_with_a_sentence_an_output_and_three_commands() -> Non
 def test_the_page_on_export_lists_every_format() -> None:
     table = re.findall(r"^\| (`.+?) \|", (ROOT / "docs/export.md").read_text(), re.MULTILINE)
     listed = set(re.findall(r"`(\w+)`", " ".join(table)))
-    assert {each.INFO.name for each in renderers()} <= listed
+    assert {renderer.INFO.name for renderer in renderers()} <= listed
 
 
 def test_the_architecture_names_every_package_and_top_level_module() -> None:

@@ -68,8 +68,8 @@ def test_every_link_within_the_site_leads_to_a_page_and_an_anchor(site: dict[Pat
             if "://" in address or address.startswith("mailto:"):
                 continue
             there = Path(*_normal(path.parent / address)) if address else path
-            found = site.get(there) or site.get(there / "index.html")
-            if found is None or (anchor and anchor not in found.anchors):
+            target = site.get(there) or site.get(there / "index.html")
+            if target is None or (anchor and anchor not in target.anchors):
                 broken.append(f"{path}: {link}")
     assert not broken
 

@@ -78,5 +78,7 @@ def violations(path: Path) -> Iterator[str]:
 
 
 if __name__ == "__main__":
-    found = [each for path in files(sys.argv[1:] or ["."]) for each in violations(path)]
-    print(*dict.fromkeys(found), f"{len(found)} places", sep="\n")
+    all_violations = [
+        violation for path in files(sys.argv[1:] or ["."]) for violation in violations(path)
+    ]
+    print(*dict.fromkeys(all_violations), f"{len(all_violations)} places", sep="\n")

@@ -26,8 +26,11 @@ def lanes(report: Report) -> JobLanes:
 
 def of_kind(lanes: JobLanes, lane: RankLane, kind: str) -> list[tuple[int, int]]:
     sites = [place for place, site in enumerate(lanes.sites) if site.kind == kind]
-    here = np.isin(lane.slices.site, sites)
-    starts, ends = lane.slices.start_ns[here].tolist(), lane.slices.end_ns[here].tolist()
+    is_at_site = np.isin(lane.slices.site, sites)
+    starts, ends = (
+        lane.slices.start_ns[is_at_site].tolist(),
+        lane.slices.end_ns[is_at_site].tolist(),
+    )
     return [*zip(starts, ends, strict=True)]
 
 
@@ -41,7 +44,7 @@ def test_waiting_ends_when_the_last_rank_starts_on_the_common_clock(lanes: JobLa
     assert moved == of_kind(lanes, first, "transfer")
     assert [end - start for start, end in moved] == [REDUCE_NS - LATE_NS] * N_STEPS
     assert [start for start, _ in moved] == [end for _, end in waits]
-    assert [each.clock.offset_ns for each in lanes.lanes] == [0, CLOCK_NS]
+    assert [lane.clock.offset_ns for lane in lanes.lanes] == [0, CLOCK_NS]
 
 
 def test_sites_have_the_totals_of_all_ranks(lanes: JobLanes) -> None:
@@ -86,7 +89,7 @@ def test_slices_are_bounded_and_keep_their_time(n: int, seed: int, n_rows: int) 
     ones = np.ones(n, dtype=np.int64)
     site, event = np.zeros((2, n), dtype=np.int32)
     slices = Slices(row, ends - lengths, ends, lengths, ones, lengths, site, event)
-    found = bounded(slices, MAX_SLICES)
-    assert len(found) <= MAX_SLICES
-    assert (found.n.sum(), found.busy_ns.sum()) == (n, lengths.sum())
-    assert (found.start_ns.min(), found.end_ns.max()) == (slices.start_ns[0], ends[-1])
+    shown = bounded(slices, MAX_SLICES)
+    assert len(shown) <= MAX_SLICES
+    assert (shown.n.sum(), shown.busy_ns.sum()) == (n, lengths.sum())
+    assert (shown.start_ns.min(), shown.end_ns.max()) == (slices.start_ns[0], ends[-1])

@@ -54,7 +54,7 @@ def same(one: object, other: object) -> bool:
     if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
         return one.dtype == other.dtype and np.array_equal(one, other)
     if is_dataclass(one):
-        pairs = ((getattr(one, each.name), getattr(other, each.name)) for each in fields(one))
+        pairs = ((getattr(one, field.name), getattr(other, field.name)) for field in fields(one))
         return all(same(*pair) for pair in pairs)
     return one == other
 
@@ -88,20 +88,20 @@ def test_what_is_not_of_the_recording_is_computed_again(
             wrong.append(with_one(array, np.iinfo(array.dtype).max))
         if array.dtype == np.int32:
             wrong.append(with_one(array, -2))
-        changed += [Entry(entry.data, {**entry.arrays, number: each}) for each in wrong]
-    for each in changed:
-        cache.store(key, lambda each=each: each, Stages())  # type: ignore[misc]
-        found = getattr(opened(path), name)
-        assert same(found, expected)
+        changed += [Entry(entry.data, {**entry.arrays, number: row}) for row in wrong]
+    for wrong_content in changed:
+        cache.store(key, lambda content=wrong_content: content, Stages())  # type: ignore[misc]
+        cached = getattr(opened(path), name)
+        assert same(cached, expected)
         restored = cache.find(key)
         assert restored is not None
         assert restored.data == entry.data, "the entry was replaced"
 
 
 def with_one(array: Any, value: int) -> Any:  # noqa: ANN401  (arrays)
-    found = array.copy()
-    found[-1] = value
-    return found
+    changed = array.copy()
+    changed[-1] = value
+    return changed
 
 
 def test_cycles_are_no_relations(path: Path, opened: Callable[[Path], Context]) -> None:

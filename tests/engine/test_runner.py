@@ -94,10 +94,12 @@ def test_every_need_of_a_rule_can_be_unmet_and_has_sentences_for_it(tmp_path: Pa
         poor[2].compute("c10d::allreduce_", 1_000)
     contexts = [Context(load(b.write(tmp_path / f"{i}.json"))) for i, b in enumerate(poor)]
     for need in {need for rule in rules() for need in rule.INFO.needs} - {needs.TRACE}:
-        unmet = {first_unmet(each, [need]) for each in contexts} - {None}
+        unmet = {first_unmet(context, [need]) for context in contexts} - {None}
         assert unmet, need.name
         assert all(
-            each.reason.endswith(".") and each.remedy.endswith(".") for each in unmet if each
+            requirement.reason.endswith(".") and requirement.remedy.endswith(".")
+            for requirement in unmet
+            if requirement
         )
 
 
@@ -154,8 +156,8 @@ def test_findings_of_which_some_time_may_be_saved_are_ranked_by_how_much() -> No
 
 def test_findings_of_the_same_cost_are_in_the_order_of_rule_and_line() -> None:
     places = [("SYN002", 1), ("SYN001", 9), ("SYN001", 3)]
-    found = [finding(rule, 5, locations=(Location("a.py", line),)) for rule, line in places]
-    order = [(f.rule, f.locations[0].line) for f in ranked(found)]
+    findings = [finding(rule, 5, locations=(Location("a.py", line),)) for rule, line in places]
+    order = [(f.rule, f.locations[0].line) for f in ranked(findings)]
     assert order == sorted(places)
 
 
@@ -167,9 +169,9 @@ def test_the_recoverable_time_is_one_replay_with_the_changes_of_all_findings(
         b.compute("aten::mm", 70)
     ctx = Context(load(b.write(tmp_path / "t.json")))
     changes = [ProgramChange(host_time=times) for times in (((0, 10), (20, 30)), ((5, 25),))]
-    found = [finding(change=change) for change in changes]
-    assert [recoverable_ns(ctx, [each]) for each in found] == [20, 20]
-    assert recoverable_ns(ctx, found) == 30
+    findings = [finding(change=change) for change in changes]
+    assert [recoverable_ns(ctx, [finding]) for finding in findings] == [20, 20]
+    assert recoverable_ns(ctx, findings) == 30
     assert recoverable_ns(ctx, [finding(), finding()]) == 0
 
 
@@ -182,7 +184,9 @@ def test_waits_one_after_the_other_save_time_only_together(tmp_path: Path) -> No
         b.advance(50_000)
     ctx = Context(load(b.write(tmp_path / "t.json")))
     calls = ctx.syncs.rows
-    first, second = (finding(change=ProgramChange(calls=calls[each : each + 1])) for each in (0, 1))
+    first, second = (
+        finding(change=ProgramChange(calls=calls[start : start + 1])) for start in (0, 1)
+    )
     # The host waits for the kernel until 110 µs, calls again for 4, and goes on until 164. Without
     # the first wait the second takes its place; without both the step ends with the kernel.
     assert recoverable_ns(ctx, [first]) <= 5_000
@@ -192,8 +196,8 @@ def test_waits_one_after_the_other_save_time_only_together(tmp_path: Path) -> No
 
 def test_faults_of_the_recording_are_health_not_findings(ctx: Context) -> None:
     rules = [rule(finding("PRF900"), id="PRF900"), rule(finding())]
-    found = run_rules(ctx, rules, {}, on_stage=nobody)
-    report = report_on(describe_source(ctx), summarize(ctx), found, 5)
+    result = run_rules(ctx, rules, {}, on_stage=nobody)
+    report = report_on(describe_source(ctx), summarize(ctx), result, 5)
     assert report.summary.recoverable_ns == 5
     assert [f.rule for f in report.findings] == ["SYN900"]
     assert [f.rule for f in report.health] == ["PRF900"]
@@ -207,10 +211,10 @@ def test_each_stage_is_told_with_its_time(ctx: Context) -> None:
 
 
 def test_rules_are_chosen_by_id_name_and_family() -> None:
-    known = tuple(rule(id=i) for i in ("SYN001", "SYN002", "KER001"))
+    rules_of = tuple(rule(id=i) for i in ("SYN001", "SYN002", "KER001"))
 
     def ids(*, select: tuple[str, ...] = (), ignore: tuple[str, ...] = ()) -> list[str]:
-        return [r.INFO.id for r in registry.choose_rules(known, select, ignore)]
+        return [r.INFO.id for r in registry.choose_rules(rules_of, select, ignore)]
 
     assert ids() == ["SYN001", "SYN002", "KER001"]
     assert ids(select=("syn",)) == ["SYN001", "SYN002"]

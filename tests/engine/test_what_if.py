@@ -196,16 +196,16 @@ def test_removed_findings_no_longer_block_the_host(predict: Predict) -> None:
     # The host no longer waits for the kernels, which run while it works.
     assert recorded.before_ns == result.before_ns
     assert 0 < result.saving_ns <= 2 * 200 * US
-    one = predict(reading(), remove=["SYN001@train.py:41"])
-    assert one.changes[0].matched == {"findings": 1}
-    assert 0 < one.saving_ns < result.saving_ns
+    case = predict(reading(), remove=["SYN001@train.py:41"])
+    assert case.changes[0].matched == {"findings": 1}
+    assert 0 < case.saving_ns < result.saving_ns
     assert predict(reading(), remove="item-sync").after_ns == result.after_ns
     assert predict(reading(), remove=["SYN001@train.py"]).after_ns == result.after_ns
 
 
 def test_the_saving_of_a_removed_finding_is_its_cost(predict: Predict, tmp_path: Path) -> None:
     path = reading().write(tmp_path / "reading.pt.trace.json")
-    findings = [each for each in profkit.analyze(path).findings if each.rule == "SYN001"]
+    findings = [finding for finding in profkit.analyze(path).findings if finding.rule == "SYN001"]
     for finding in findings:
         (where,) = finding.locations
         result = predict(reading(), remove=[f"SYN001@{where.file}:{where.line}"])
@@ -242,12 +242,12 @@ def test_combinations_are_those_of_single_predictions(tmp_path: Path) -> None:
             for finding in studied.report.findings
             if finding.change is not None and finding.locations[0].line == int(line)
         ]
-    known = predict_combinations(ctx, changes)
-    assert sorted(known.times) == [0, 1, 2, 3]
+    predicted = predict_combinations(ctx, changes)
+    assert sorted(predicted.times) == [0, 1, 2, 3]
     for number, chosen in ((1, rules[:1]), (2, rules[1:]), (3, rules)):
         alone = profkit.what_if(path, remove=chosen)
-        assert known.times[number] == PredictedTime(alone.after_ns, alone.min_after_ns)
-    assert known.times[0].after_ns == profkit.what_if(path, remove=rules).before_ns
+        assert predicted.times[number] == PredictedTime(alone.after_ns, alone.min_after_ns)
+    assert predicted.times[0].after_ns == profkit.what_if(path, remove=rules).before_ns
 
 
 def test_of_too_many_combinations_there_are_singles_pairs_and_all(
@@ -390,11 +390,11 @@ def test_the_path_after_changes_has_the_length_of_the_replay(path: Path) -> None
         ProgramChange(captured=work, host_time=((0, int(replay.graph.time_ns.max())),)),
         waits,
     ):
-        found = find_critical_path(replay, ctx.path_activity, change)
+        critical_path = find_critical_path(replay, ctx.path_activity, change)
         length_ns = replay.length_ns(replay.replay(change))
-        assert found.lengths_ns.sum() == length_ns <= replay.recorded_ns
+        assert critical_path.lengths_ns.sum() == length_ns <= replay.recorded_ns
         # In time order, without overlap.
-        assert (found.lengths_ns > 0).all()
-        assert (found.starts_ns[1:] >= found.ends_ns[:-1]).all()
+        assert (critical_path.lengths_ns > 0).all()
+        assert (critical_path.starts_ns[1:] >= critical_path.ends_ns[:-1]).all()
     kinds = find_critical_path(replay, ctx.path_activity, waits).kind
     assert PathKind.DATA_WAIT not in kinds

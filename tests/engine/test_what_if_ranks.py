@@ -24,34 +24,36 @@ def straggler(folder: Path) -> Path:
 
 def savings(found: JobPrediction) -> dict[tuple[object, ...], int]:
     return {
-        (each.kind, *each.ranks): case.saving_ns for case in found.cases for each in case.changes
+        (change.kind, *change.ranks): case.saving_ns
+        for case in found.cases
+        for change in case.changes
     }
 
 
 def test_without_a_change_each_usual_one_is_predicted_alone(tmp_path: Path) -> None:
-    found = profkit.what_if_ranks(straggler(tmp_path / "job"))
-    assert (found.n_steps, found.ranks, found.matched_share) == (3, (0, 1, 2), 1.0)
-    assert savings(found) == {
+    prediction = profkit.what_if_ranks(straggler(tmp_path / "job"))
+    assert (prediction.n_steps, prediction.ranks, prediction.matched_share) == (3, (0, 1, 2), 1.0)
+    assert savings(prediction) == {
         ("rank", 1): 6 * MS,
         ("even", 0, 1, 2): 4 * MS,
         ("bandwidth",): 3 * MS // 2,
         ("no-waiting",): 0,
     }
-    assert [case.saving_ns for case in found.cases] == [6 * MS, 4 * MS, 3 * MS // 2, 0]
-    assert all(case.after_ns == found.before_ns - case.saving_ns for case in found.cases)
+    assert [case.saving_ns for case in prediction.cases] == [6 * MS, 4 * MS, 3 * MS // 2, 0]
+    assert all(case.after_ns == prediction.before_ns - case.saving_ns for case in prediction.cases)
     report = profkit.analyze(tmp_path / "job")
-    (finding,) = (each for each in report.findings if each.name == "straggling-rank")
+    (finding,) = (finding for finding in report.findings if finding.name == "straggling-rank")
     assert finding.cost.per_step_ns == 6 * MS
     assert report.collectives is not None
     assert report.collectives.slowdown is not None
-    assert found.before_ns == report.collectives.slowdown.actual_ns
+    assert prediction.before_ns == report.collectives.slowdown.actual_ns
 
 
 def test_chosen_changes_are_made_at_once(tmp_path: Path) -> None:
     folder = straggler(tmp_path / "job")
     (both,) = profkit.what_if_ranks(folder, ranks=[1], bandwidth=4).cases
     assert both.saving_ns == 6 * MS + 3 * MS * 3 // 4
-    assert [each.kind for each in both.changes] == ["rank", "bandwidth"]
+    assert [change.kind for change in both.changes] == ["rank", "bandwidth"]
     (slower,) = profkit.what_if_ranks(folder, bandwidth={"all-gather": 0.5}).cases
     assert slower.saving_ns == -MS
     assert slower.changes[0].n_collectives == 3
@@ -68,8 +70,8 @@ def test_stages_take_the_mean_of_all_ranks(tmp_path: Path) -> None:
             job.compute([0, 6 * MS])
             job.send(1, 0, MS // 4)
     folder = job.write(tmp_path / "job")
-    found = profkit.what_if_ranks(folder, stages=[1])
-    (case,) = found.cases
+    prediction = profkit.what_if_ranks(folder, stages=[1])
+    (case,) = prediction.cases
     assert case.changes[0].ranks == (1,)
     # Both stages have 8 ms, and what launches take.
     assert case.saving_ns == pytest.approx(2 * MS, abs=MS // 50)

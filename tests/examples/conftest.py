@@ -20,11 +20,11 @@ SOME: Final = {
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skip what ``make leaks`` alone runs: all programs take a quarter of an hour on two cores."""
     run_all = bool(os.environ.get(ALL))
-    rest = pytest.mark.skip(reason="make leaks runs it")
+    skip = pytest.mark.skip(reason="make leaks runs it")
     for item in items:
         name = getattr(item, "callspec", None) and item.callspec.params.get("name")  # type: ignore[attr-defined]
         if "leak" not in item.path.name or name is None or name in FEW:
             continue
         item.add_marker(pytest.mark.slow)
         if name not in SOME and not run_all:
-            item.add_marker(rest)
+            item.add_marker(skip)

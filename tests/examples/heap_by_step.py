@@ -90,7 +90,7 @@ def run(program: Sequence[str]) -> list[int]:
     except SystemExit as end:
         if end.code:
             raise
-    return [one for one in steps if one is not None] or batches
+    return [step for step in steps if step is not None] or batches
 
 
 def _of_workers() -> Iterator[int | None]:

@@ -102,8 +102,8 @@ def on_a_device(
 
     def at(ts: float) -> float:
         """The time on the host, in microseconds with whole nanoseconds."""
-        own = (ts - base) * slower
-        return round(float(own + late[np.searchsorted(times, own)]), 3)
+        lag = (ts - base) * slower
+        return round(float(lag + late[np.searchsorted(times, lag)]), 3)
 
     for event in events:
         start = at(event["ts"])
@@ -120,18 +120,18 @@ def on_a_device(
 
 def _calls(events: Sequence[dict[str, Any]], work_of: WorkOf) -> Iterator[dict[str, Any]]:
     """The calls of the runtime, with their work."""
-    found = [e for e in events if e.get("cat") == "cpu_op" or e["name"] == "[memory]"]
-    found.sort(key=lambda e: (float(e["ts"]), -e.get("dur", 0.0)))
+    op_events = [e for e in events if e.get("cat") == "cpu_op" or e["name"] == "[memory]"]
+    op_events.sort(key=lambda e: (float(e["ts"]), -e.get("dur", 0.0)))
     steps = [_span_of(e) for e in events if e["name"].startswith("Optimizer.step#")]
     ends = outermost_ends = inner = 0.0
-    for place, event in enumerate(found):
+    for place, event in enumerate(op_events):
         start, end = _span_of(event)
         is_op = event.get("cat") == "cpu_op"
         if is_op and start < ends:
             continue
         is_outermost = is_op and start >= outermost_ends
         outermost_ends = max(outermost_ends, end)
-        within = (e["ts"] for e in found[place + 1 : place + 9] if e.get("cat") == "cpu_op")
+        within = (e["ts"] for e in op_events[place + 1 : place + 9] if e.get("cat") == "cpu_op")
         inner = min(end, *within, end)
         if event["name"] == "aten::to" and is_outermost and inner == end:
             event = event | {"name": TO_HOST}  # noqa: PLW2901  (what it would be)
@@ -140,12 +140,12 @@ def _calls(events: Sequence[dict[str, Any]], work_of: WorkOf) -> Iterator[dict[s
             # A step count is on the host, and other kernels are one for all parameters.
             every = [work._replace(name=_MANY) for work in every if not work.wait]
         ends = end if is_op and every else ends
-        own = {key: event[key] for key in ("pid", "tid")}
+        lane = {key: event[key] for key in ("pid", "tid")}
         ident = {"External id": event["args"]["External id"]} if is_op else {}
         for number, work in enumerate(every):
             # Before the first operator within: what those launch is part of this one's.
             at = start + (inner - start) * (number + 1) / (len(every) + 1)
-            yield {**own, "ts": at, "args": ident, "work": work}
+            yield {**lane, "ts": at, "args": ident, "work": work}
 
 
 def _span_of(event: Event) -> tuple[float, float]:
@@ -186,12 +186,12 @@ def _device_events(
         work: Work = call["work"]
         start = time + before
         args = call["args"] | {"correlation": ident}
-        own = {"ph": "X", "cat": "cuda_runtime", "pid": call["pid"], "tid": call["tid"]}
+        call_event = {"ph": "X", "cat": "cuda_runtime", "pid": call["pid"], "tid": call["tid"]}
         length = _CALL_US if work.name else after - before
-        yield own | _span(work.call, start, start + length, args)
+        yield call_event | _span(work.call, start, start + length, args)
         if work.wait:
             args_of_wait = call["args"] | {"correlation": len(times) + ident}
-            yield own | _span(work.wait, start + length, time + after + length, args_of_wait)
+            yield call_event | _span(work.wait, start + length, time + after + length, args_of_wait)
         if work.name:
             on_device = {"ph": "X", "cat": "kernel", "pid": 0, "tid": 7}
             if work.name.startswith("Memcpy"):
@@ -313,7 +313,7 @@ class Device:
 
     def _convolution(self, op: Event) -> Sequence[Work]:
         of_input = 1 if op["name"] == "aten::convolution_backward" else 0
-        dims, strides = (op["args"][each][of_input] for each in ("Input Dims", "Input Strides"))
+        dims, strides = (op["args"][name][of_input] for name in ("Input Dims", "Input Strides"))
         is_nchw = strides[1] != 1
         key = f"{op['name']} {dims}"
         is_new = self._searches and key not in self._searched

@@ -50,14 +50,14 @@ def test_an_example_does_not_use_profkit_and_marks_its_fault(name: str) -> None:
 @pytest.mark.parametrize("name", programs(faulty=True))
 def test_the_planted_fault_is_found_at_its_line(name: str, tmp_path: Path) -> None:
     report = report_on(name, tmp_path)
-    found = [one for one in report["findings"] if one["rule"] == RULES[name]]
-    assert found, report["findings"]
-    places = [(Path(place["file"]).name, place["line"]) for place in found[0]["locations"]]
+    of_rule = [finding for finding in report["findings"] if finding["rule"] == RULES[name]]
+    assert of_rule, report["findings"]
+    places = [(Path(place["file"]).name, place["line"]) for place in of_rule[0]["locations"]]
     line = fault_line((EXAMPLES / f"{name}.py").read_text())
     assert places[0] == (f"{name}.py", line)
     # What is retained is counted by scans, of which a busy machine has few; other faults by step.
     if not RULES[name].startswith("MEM"):
-        assert found[0]["n"] >= len(report["summary"]["steps"]) - 1
+        assert of_rule[0]["n"] >= len(report["summary"]["steps"]) - 1
 
 
 @pytest.mark.parametrize("name", programs(faulty=False))
@@ -71,5 +71,9 @@ def test_with_workers_no_batch_is_made_in_the_training_process(
     tmp_path: Path,
 ) -> None:
     report = report_on("starved_loader", tmp_path, "--workers", "2")
-    loaders = [one["evidence"]["loader"] for one in report["findings"] if one["rule"] == "DAT001"]
+    loaders = [
+        finding["evidence"]["loader"]
+        for finding in report["findings"]
+        if finding["rule"] == "DAT001"
+    ]
     assert not [loader for loader in loaders if "SingleProcess" in loader]

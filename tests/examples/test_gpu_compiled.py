@@ -154,5 +154,5 @@ def test_recording_changes_nothing_of_what_is_compiled(
     broken = load_trace(trace_of(recorded, name)).capture
     assert broken is not None
     assert broken.compiles is not None
-    files = {place[0] for one in broken.compiles.breaks for place in one.stack}
+    files = {place[0] for graph_break in broken.compiles.breaks for place in graph_break.stack}
     assert not any("profkit" in Path(file).parts[-3:-1] for file in files)

@@ -48,4 +48,4 @@ def test_the_wrapper_is_seen_at_the_line_of_its_call_and_not_judged(tmp_path: Pa
     assert {(Path(str(place.file)).name, place.line) for place in places} == {(PROGRAM.name, FAULT)}
     told = json.loads(report.read_text())
     assert "COM002" not in {finding["rule"] for finding in told["findings"]}
-    assert "COM002" in {each["rule"] for each in told["unchecked"]}
+    assert "COM002" in {check["rule"] for check in told["unchecked"]}

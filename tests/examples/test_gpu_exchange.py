@@ -59,8 +59,12 @@ def recorded(folder: Path, *variant: str) -> Recorded:
     assert finished.returncode == 0, finished.stderr
     (trace,) = folder.rglob("*.pt.trace.json.gz")
     events = json.loads(igzip.decompress(trace.read_bytes()))["traceEvents"]
-    said = [one for one in json.loads(report.read_text())["findings"] if one["rule"] == "COM001"]
-    return Recorded(said, [one for one in events if one.get("ph") == "X"])
+    said = [
+        finding
+        for finding in json.loads(report.read_text())["findings"]
+        if finding["rule"] == "COM001"
+    ]
+    return Recorded(said, [event for event in events if event.get("ph") == "X"])
 
 
 @pytest.fixture(scope="module")
@@ -83,23 +87,23 @@ def waited_each_step(events: list[dict[str, Any]]) -> list[tuple[float, float]]:
     From an exchange's end back to the last operator of the training thread that has no others
     within it, or to the exchange's start: and never twice.
     """
-    steps = sorted(span(one) for one in events if one["name"].startswith("ProfilerStep#"))
-    thread = next(one["tid"] for one in events if one["name"].startswith("ProfilerStep#"))
-    exchanges = sorted(span(one) for one in events if one["name"].startswith("gloo:"))
+    steps = sorted(span(event) for event in events if event["name"].startswith("ProfilerStep#"))
+    thread = next(event["tid"] for event in events if event["name"].startswith("ProfilerStep#"))
+    exchanges = sorted(span(event) for event in events if event["name"].startswith("gloo:"))
     ops = sorted(
         (
-            span(one)
-            for one in events
-            if one["cat"] == "cpu_op"
-            and one["tid"] == thread
-            and not one["name"].startswith(("c10d::", "record_param_comms"))
+            span(event)
+            for event in events
+            if event["cat"] == "cpu_op"
+            and event["tid"] == thread
+            and not event["name"].startswith(("c10d::", "record_param_comms"))
         ),
-        key=lambda each: (each[0], -each[1]),
+        key=lambda span: (span[0], -span[1]),
     )
     leaves = [
-        each
-        for each, after in zip(ops, [*ops[1:], (float("inf"), 0.0)], strict=True)
-        if after[0] >= each[1]
+        span
+        for span, after in zip(ops, [*ops[1:], (float("inf"), 0.0)], strict=True)
+        if after[0] >= span[1]
     ]
     waits: list[tuple[float, float]] = []
     for start, end in exchanges:
@@ -135,8 +139,8 @@ def test_it_speaks_of_as_much_as_was_waited_and_of_a_tenth_of_the_steps_at_least
 
 
 def test_the_cure_sends_gradients_within_the_backward_pass(cured: Recorded) -> None:
-    exchanges = [one for one in cured.events if one["name"] == "c10d::allreduce_"]
-    backward = [one for one in cured.events if one["name"].startswith("autograd::engine::")]
+    exchanges = [event for event in cured.events if event["name"] == "c10d::allreduce_"]
+    backward = [event for event in cured.events if event["name"].startswith("autograd::engine::")]
     assert exchanges
     for begin, end in map(span, exchanges):
         assert any(a <= begin and end <= b for a, b in map(span, backward))

@@ -108,10 +108,12 @@ def find_recorded_requests(
     path = folder / "requests.json"
     recorded.export_chrome_trace(str(path))
     events = [
-        one for one in json.loads(path.read_text())["traceEvents"] if one["name"] == "[memory]"
+        event
+        for event in json.loads(path.read_text())["traceEvents"]
+        if event["name"] == "[memory]"
     ]
-    events.sort(key=lambda one: one["ts"])
-    return [(one["args"]["Addr"], one["args"]["Bytes"]) for one in events]
+    events.sort(key=lambda event: event["ts"])
+    return [(event["args"]["Addr"], event["args"]["Bytes"]) for event in events]
 
 
 def modelled(requests: list[tuple[int, int]], times: int, **settings: Any) -> SnapshotBuilder:  # noqa: ANN401
@@ -143,9 +145,9 @@ class Lines(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:  # noqa: ANN401
         made = func(*args, **(kwargs or {}))
-        for each in made if isinstance(made, tuple | list) else (made,):
-            if isinstance(each, torch.Tensor) and each.untyped_storage().nbytes():
-                self._allocated(each, each.untyped_storage())
+        for tensor in made if isinstance(made, tuple | list) else (made,):
+            if isinstance(tensor, torch.Tensor) and tensor.untyped_storage().nbytes():
+                self._allocated(tensor, tensor.untyped_storage())
         return made
 
     def _allocated(self, tensor: torch.Tensor, storage: torch.UntypedStorage) -> None:
@@ -178,8 +180,8 @@ def test_the_line_of_the_peak_is_found_on_the_modelled_device_and_not_the_cure(
     torch.set_float32_matmul_precision(precision)
     report = analyze(lines.device.write(tmp_path / "modelled.snapshot.pickle"))
     places = [
-        (each.name, Path(each.locations[0].file or "").name, each.locations[0].line)
-        for each in report.findings
+        (finding.name, Path(finding.locations[0].file or "").name, finding.locations[0].line)
+        for finding in report.findings
     ]
     fault = (EXPECTED[program.stem]["rule"], program.name, fault_line(program.read_text()))
     assert places == ([fault] if variant == "faulty" else [])
@@ -203,13 +205,13 @@ def test_the_fault_is_found_on_the_modelled_device_and_not_the_cure(
     )
     report = analyze(builder.write(tmp_path / "modelled.snapshot.pickle"))
     facts = EXPECTED[name]
-    found = {finding.name: finding for finding in report.findings}
-    told = set(found) - set(facts["same_rules"])
+    finding_of = {finding.name: finding for finding in report.findings}
+    told = set(finding_of) - set(facts["same_rules"])
     assert told == ({facts["rule"]} if variant == "faulty" else set())
     if variant == "faulty":
         # What is said of expandable segments is what they come to. Nothing empties the cache, so
         # the end is the peak.
-        evidence = found[facts["rule"]].evidence
+        evidence = finding_of[facts["rule"]].evidence
         if facts["rule"] == "allocator-churn":
             assert evidence["reallocated_bytes"] != 0
             return
@@ -258,8 +260,8 @@ def test_growth_of_pinned_memory_is_found_where_it_is_allocated_and_not_the_cure
     report = analyze(memory)
     program = PROGRAMS / "pinned_growth.py"
     places = [
-        (each.name, Path(each.locations[0].file or "").name, each.locations[0].line)
-        for each in report.findings
+        (finding.name, Path(finding.locations[0].file or "").name, finding.locations[0].line)
+        for finding in report.findings
     ]
     fault = (EXPECTED[program.stem]["rule"], program.name, fault_line(program.read_text()))
     assert places == ([fault] if variant == "faulty" else [])

@@ -34,12 +34,12 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Recorded]:
     sys.path.insert(0, str(PROGRAMS))
     measured = importlib.import_module("measured")
     at_first = measured.steps
-    found: dict[tuple[str, ...], tuple[Path, Report]] = {}
+    recordings: dict[tuple[str, ...], tuple[Path, Report]] = {}
 
     def record(name: str, *arguments: str) -> tuple[Path, Report]:
         key = (name, *arguments)
-        if key in found:
-            return found[key]
+        if key in recordings:
+            return recordings[key]
         folder = tmp_path_factory.mktemp(name)
         spec = importlib.util.spec_from_file_location(name, PROGRAMS / f"{name}.py")
         assert spec is not None
@@ -55,8 +55,8 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Recorded]:
         tf32 = torch.get_float32_matmul_precision() != "highest"
         work_of = by_precision(tf32=tf32)
         path = on_a_device(trace, folder / "on_a_device.pt.trace.json", work_of)
-        found[key] = path, profkit.analyze(path, select=RULES, strict=True)
-        return found[key]
+        recordings[key] = path, profkit.analyze(path, select=RULES, strict=True)
+        return recordings[key]
 
     yield record
     measured.steps = at_first  # type: ignore[attr-defined]

@@ -158,8 +158,8 @@ def test_what_recording_costs_is_measured_once_a_machine(
         return Ended(None)
 
     monkeypatch.setattr(Turns, "run", run)
-    known = Rows(tmp_path)
-    made = session.Session(known, turns(tmp_path), "cuda", MACHINE, tmp_path)
+    recorded_rows = Rows(tmp_path)
+    made = session.Session(recorded_rows, turns(tmp_path), "cuda", MACHINE, tmp_path)
     assert made.record_overhead()
     monkeypatch.setattr(Turns, "run", None)
     assert made.record_overhead()
@@ -258,8 +258,8 @@ def test_what_is_recorded_names_the_fault_at_its_line_and_the_cure_is_silent(
 ) -> None:
     text = (recorded / "truth.md").read_text()
     (row,) = [line for line in text.splitlines() if line.startswith(f"| `{NAME}` | line")]
-    found = ["growing-container", "at its line", "none", "no findings", "sound |"]
-    assert row.split(" | ")[2:] == found
+    words = ["growing-container", "at its line", "none", "no findings", "sound |"]
+    assert row.split(" | ")[2:] == words
     assert "no GPU, torch" in text
     assert "- `item_each_step`: needs a CUDA GPU" in text
 
@@ -299,11 +299,11 @@ def test_another_program_machine_or_way_of_recording_is_run_again(
     recorded: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(session, "ON_CPU", ON_CPU)
-    here = rows.machine()
-    again = session.Session(Rows(recorded), turns(tmp_path), "cpu", here, tmp_path)
+    own_machine = rows.machine()
+    again = session.Session(Rows(recorded), turns(tmp_path), "cpu", own_machine, tmp_path)
     assert again.is_done(NAME, cured=False)
-    other = session.Session(Rows(recorded), turns(tmp_path), "cpu", MACHINE, tmp_path)
-    assert not other.is_done(NAME, cured=False)
+    other_session = session.Session(Rows(recorded), turns(tmp_path), "cpu", MACHINE, tmp_path)
+    assert not other_session.is_done(NAME, cured=False)
     monkeypatch.setattr(session, "ON_CPU", ("--device", "cpu"))
     assert not again.is_done(NAME, cured=False)
 

@@ -51,7 +51,10 @@ def test_what_was_written_down_names_the_fault_and_no_rule_that_should_not_speak
 ) -> None:
     origin, expected = stored(name, "provenance.json"), stored(name, "expected.json")
     place = (f"{ANY_FOLDER}/{origin['program']}", origin["line"])
-    placed = [(NAMES[one["rule"]], one["file"], one["line"]) for one in expected["findings"]]
+    placed = [
+        (NAMES[finding["rule"]], finding["file"], finding["line"])
+        for finding in expected["findings"]
+    ]
     allowed = {*origin["same_rules"]}
     if origin["rule"]:
         assert (origin["rule"], *place) in placed

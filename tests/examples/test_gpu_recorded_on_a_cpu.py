@@ -97,7 +97,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Recorded]:
 def test_the_fault_is_found_at_its_line_and_nothing_else_is(name: str, recorded: Recorded) -> None:
     report = recorded(name)
     assert report.unchecked == ()
-    assert [each.name for each in report.findings] == [EXPECTED[name]["rule"]]
+    assert [finding.name for finding in report.findings] == [EXPECTED[name]["rule"]]
     (finding,) = report.findings
     first = finding.locations[0]
     assert Path(first.file or "").name == f"{name}.py"

@@ -28,7 +28,10 @@ def finding(rule: str, line: int, per_step_ns: int, basis: Basis = "measured") -
 
 def truth(*findings: Finding, cured: Sequence[Finding] = (), ms: float = 3.0) -> Truth:
     facts = {**EXPECTED[NAME], "rule": "item-sync", "saves": True, "same_rules": ["launch-bound"]}
-    faulty, cure = (Run("", "2026-11-22", MACHINE, [], [each, each + 1]) for each in (ms, 1.0))
+    faulty, cure = (
+        Run("", "2026-11-22", MACHINE, [], [duration_ms, duration_ms + 1])
+        for duration_ms in (ms, 1.0)
+    )
     said = Said(tuple(findings), ("no-warm-up",), 2.5, 6.0)
     return Truth(NAME, facts, 40, faulty, cure, said, Said(tuple(cured), (), 0.0, 2.0))
 
@@ -58,12 +61,14 @@ def test_a_cure_that_saves_nothing_where_a_cost_was_measured_is_a_wrong_predicti
 
 
 def test_the_page_tells_what_was_found_where_and_who_else_spoke(tmp_path: Path) -> None:
-    others = [finding("launch-bound", 41, 1), finding("allocator-churn", 41, 1)]
+    other_findings = [finding("launch-bound", 41, 1), finding("allocator-churn", 41, 1)]
     alarm = finding("item-sync", 40, 1)
-    wrong = truth(finding("item-sync", 41, 1_000_000), *others, cured=[alarm])
-    known = Rows(tmp_path)
-    known.put(NAME, Run("", "2026-11-22", MACHINE, [], [3.0], failure="exit code 1: `a | b`"))
-    text = page([wrong], known)
+    wrong = truth(finding("item-sync", 41, 1_000_000), *other_findings, cured=[alarm])
+    recorded_rows = Rows(tmp_path)
+    recorded_rows.put(
+        NAME, Run("", "2026-11-22", MACHINE, [], [3.0], failure="exit code 1: `a | b`")
+    )
+    text = page([wrong], recorded_rows)
     assert (
         f"| item-sync | **at {NAME}.py:41** | allocator-churn | **item-sync** | no-warm-up |"
         in text
@@ -74,9 +79,11 @@ def test_the_page_tells_what_was_found_where_and_who_else_spoke(tmp_path: Path) 
     assert "NVIDIA H200, driver 570.1, CUDA 12.8" in text
     assert f"- `{NAME}`: `exit code 1: 'a | b'`" in text
     right = truth(finding("item-sync", 41, 1), finding("item-sync", 40, 2_000_000))
-    assert "| item-sync | at its line | none | no findings | no-warm-up |" in page([right], known)
+    assert "| item-sync | at its line | none | no findings | no-warm-up |" in page(
+        [right], recorded_rows
+    )
     assert "| item-sync | **not found** | none | no findings | no-warm-up |" in page(
-        [truth()], known
+        [truth()], recorded_rows
     )
 
 

@@ -97,8 +97,8 @@ def test_the_problem_is_found_and_the_fix_has_no_such_finding(name: str, tmp_pat
     finally:
         torch.set_num_threads(threads)
     rule = EXPECTED[name]["rule"]
-    assert rule not in {each.name for each in cured.findings}
-    (finding,) = (each for each in faulty.findings if each.name == rule)
+    assert rule not in {finding.name for finding in cured.findings}
+    (finding,) = (finding for finding in faulty.findings if finding.name == rule)
     assert (finding.cost.ns or 0) > 0
     assert len(faulty.summary.steps) == STEPS
     if finding.locations:

@@ -47,9 +47,9 @@ def report_on(name: str, facts: dict[str, Any], folder: Path) -> dict[str, Any]:
 def memory_findings(report: dict[str, Any]) -> list[dict[str, Any]]:
     """The memory findings above severity ``note``."""
     return [
-        one
-        for one in report["findings"]
-        if one["rule"].startswith("MEM") and one["severity"] != "note"
+        finding
+        for finding in report["findings"]
+        if finding["rule"].startswith("MEM") and finding["severity"] != "note"
     ]
 
 
@@ -57,7 +57,7 @@ def skipped(report: dict[str, Any]) -> set[str]:
     """Leak rules that were skipped."""
     ids = {rule.INFO.id for rule in rules() if rule.INFO.name in LIVE_RULES}
     assert len(ids) == len(LIVE_RULES)
-    return ids & {one["rule"] for one in report["unchecked"]}
+    return ids & {check["rule"] for check in report["unchecked"]}
 
 
 def location_of(finding: dict[str, Any]) -> tuple[str, int] | None:
@@ -101,10 +101,10 @@ def test_a_leak_is_reported_with_line_holder_and_size(name: str, tmp_path: Path)
 
 def check_report(name: str, facts: dict[str, Any], report: dict[str, Any]) -> None:
     """Check rule, line, holder and size of a leak, and that nothing else is reported."""
-    findings = [one for one in report["findings"] if one["rule"].startswith("MEM")]
-    leaks = [one for one in findings if one["name"] in facts["rules"]]
+    findings = [finding for finding in report["findings"] if finding["rule"].startswith("MEM")]
+    leaks = [finding for finding in findings if finding["name"] in facts["rules"]]
     assert leaks, (findings, report["unchecked"])
-    assert set(facts.get("also", ())) <= {one["name"] for one in report["findings"]}
+    assert set(facts.get("also", ())) <= {finding["name"] for finding in report["findings"]}
     leak = leaks[0]
     assert leak is findings[0]
     if facts.get("line", True):
@@ -112,14 +112,14 @@ def check_report(name: str, facts: dict[str, Any], report: dict[str, Any]) -> No
     assert is_held_as_stated(leak, facts), leak["holders"]
     text = json.dumps([leak["message"], leak["evidence"]])
     assert [word for word in facts.get("words", []) if word not in text] == []
-    others = [
-        one
-        for one in memory_findings(report)
-        if location_of(one) not in marked_lines(name) and not is_held_as_stated(one, facts)
+    other_findings = [
+        finding
+        for finding in memory_findings(report)
+        if location_of(finding) not in marked_lines(name) and not is_held_as_stated(finding, facts)
     ]
-    assert others == []
+    assert other_findings == []
     if not facts.get("nodes_alone"):
-        size = sum(one["cost"]["per_step_bytes"] or 0 for one in findings)
+        size = sum(finding["cost"]["per_step_bytes"] or 0 for finding in findings)
         # What a graph saves is estimated from the few samples at which it was walked.
         tolerance = 0.4 if leak["evidence"].get("graph_nodes") else 0.25
         assert size == pytest.approx(facts["per_step_bytes"], rel=tolerance)
@@ -131,4 +131,4 @@ def test_no_leak_is_reported_in_a_clean_program(name: str, tmp_path: Path) -> No
     assert skipped(report) == set()
     assert report["summary"]["memory"]["steps"]
     assert memory_findings(report) == []
-    assert "slowing-steps" not in {one["name"] for one in report["findings"]}
+    assert "slowing-steps" not in {finding["name"] for finding in report["findings"]}

@@ -33,9 +33,11 @@ def test_a_recorded_trace_gives_the_expected_report(name: str) -> None:
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_the_expected_report_has_only_the_finding_of_the_planted_fault(name: str) -> None:
     origin, expected = stored(name, "provenance.json"), stored(name, "expected.json")
-    found = [(one["rule"], one["file"], one["line"]) for one in expected["findings"]]
+    places = [
+        (finding["rule"], finding["file"], finding["line"]) for finding in expected["findings"]
+    ]
     place = f"{ANY_FOLDER}/{origin['program']}"
-    assert found == ([(origin["rule"], place, origin["line"])] if origin["rule"] else [])
+    assert places == ([(origin["rule"], place, origin["line"])] if origin["rule"] else [])
 
 
 @pytest.mark.parametrize("name", PROGRAMS)

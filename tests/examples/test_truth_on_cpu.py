@@ -21,13 +21,13 @@ def pair(low_ms: float, high_ms: float, basis: str = "replay", fixed_ms: float =
 
 
 def test_saved_is_the_median_over_pairs_of_runs() -> None:
-    one = pair(4.0, 5.0)
-    assert one.saved_ms == 5.0
-    assert one.each("saved_ms") == [4.0, 3.0, 6.0, 6.0, 5.0]
-    assert quartiles(one.each("saved_ms")) == (4.0, 6.0)
+    fix = pair(4.0, 5.0)
+    assert fix.saved_ms == 5.0
+    assert fix.each("saved_ms") == [4.0, 3.0, 6.0, 6.0, 5.0]
+    assert quartiles(fix.each("saved_ms")) == (4.0, 6.0)
     assert quartiles([2.0]) == (2.0, 2.0)
-    assert one.ratios == (0.8, 1.0)
-    assert not one.is_sure
+    assert fix.ratios == (0.8, 1.0)
+    assert not fix.is_sure
     steady = Pair("a", "b", "replay", [Round([10.0], [5.0], 9.0, 5.0, 5.0, 1.0)] * 3)
     assert steady.is_sure
 
@@ -46,8 +46,8 @@ def test_saved_is_the_median_over_pairs_of_runs() -> None:
     ],
 )
 def test_a_tenth_is_within(low_ms: float, high_ms: float, basis: str, is_within: object) -> None:
-    one = pair(low_ms, high_ms, basis)
-    assert one.is_within(one.ratios) is is_within
+    fix = pair(low_ms, high_ms, basis)
+    assert fix.is_within(fix.ratios) is is_within
 
 
 def test_a_fix_that_saves_nothing_makes_each_prediction_wrong() -> None:
@@ -74,7 +74,7 @@ def test_a_row_has_medians_quartiles_and_the_machine() -> None:
     assert "0 of 2 predictions are within 10% as a share of the step; in " in text
     assert "from its median: `loader`, `recompiles`." in text
     assert "The machine was busy" not in text
-    busy = right | {"rounds": [one | {"cpu_share": 0.5} for one in right["rounds"]]}
+    busy = right | {"rounds": [round_facts | {"cpu_share": 0.5} for round_facts in right["rounds"]]}
     facts = {"machine": machine, "date": "2026-11-22", "load": [4.0, 5.0], "pairs": [busy]}
     assert "The machine was busy" in section(facts)
 
@@ -89,8 +89,8 @@ def test_the_cost_is_that_of_the_rule() -> None:
 def test_the_page_has_what_was_measured_of_every_pair() -> None:
     assert record.TABLE.read_text().endswith(recorded())
     measured = json.loads(MEASURED.read_text())
-    assert [one["program"] for one in measured["pairs"]] == list(PROGRAMS)
-    assert all(one["rounds"] for one in measured["pairs"])
+    assert [pair_facts["program"] for pair_facts in measured["pairs"]] == list(PROGRAMS)
+    assert all(pair_facts["rounds"] for pair_facts in measured["pairs"])
 
 
 @pytest.mark.parametrize("name", PROGRAMS)

@@ -42,7 +42,7 @@ def report_on(name: str, facts: dict[str, Any], folder: Path) -> dict[str, Any]:
 def test_a_leak_on_the_device_has_its_line_and_holder(name: str, tmp_path: Path) -> None:
     facts = LEAKS[name]
     report = report_on(name, facts, tmp_path)
-    leaks = [one for one in report["findings"] if one["name"] in facts["rules"]]
+    leaks = [finding for finding in report["findings"] if finding["name"] in facts["rules"]]
     assert leaks, (report["findings"], report["unchecked"])
     if facts.get("line", True):
         assert location_of(leaks[0]) in marked_lines(name)

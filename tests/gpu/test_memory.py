@@ -92,16 +92,18 @@ def test_an_out_of_memory_error_is_torchs_own_and_has_a_finding(tmp_path: Path) 
 
 def test_the_bytes_of_each_process_are_those_of_the_driver() -> None:
     tensor = torch.empty(256 * MIB, device="cuda", dtype=torch.uint8)
-    (found,) = (each for each in device_bytes() if each.device == torch.cuda.current_device())
+    (current,) = (
+        device for device in device_bytes() if device.device == torch.cuda.current_device()
+    )
     free, total = torch.cuda.mem_get_info()
-    assert (found.total_bytes, found.torch_bytes) == (total, torch.cuda.memory_reserved())
-    assert found.free_bytes == pytest.approx(free, abs=64 * MIB)
+    assert (current.total_bytes, current.torch_bytes) == (total, torch.cuda.memory_reserved())
+    assert current.free_bytes == pytest.approx(free, abs=64 * MIB)
     smi = shutil.which("nvidia-smi")
-    if smi is None or found.process_bytes is None:
+    if smi is None or current.process_bytes is None:
         pytest.skip("neither nvidia-smi nor NVML lists processes here")
     query = ["--query-compute-apps=pid,used_memory", "--format=csv,noheader,nounits"]
     listed = subprocess.run([smi, *query], capture_output=True, text=True, check=True).stdout
-    known = [line.split(",") for line in listed.splitlines() if "N/A" not in line]
-    used = {int(pid): int(mib) for pid, mib in known}
-    assert found.process_bytes == pytest.approx(used[os.getpid()] * MIB, abs=2 * MIB)
+    process_rows = [line.split(",") for line in listed.splitlines() if "N/A" not in line]
+    used = {int(pid): int(mib) for pid, mib in process_rows}
+    assert current.process_bytes == pytest.approx(used[os.getpid()] * MIB, abs=2 * MIB)
     del tensor

@@ -47,17 +47,17 @@ def recorded(folder: Path, settings: str) -> DeviceMemory:
     snapshot = load(path)
     assert isinstance(snapshot, MemorySnapshot)
     memories = Context(snapshot=snapshot).device_memories
-    (memory,) = (each for each in memories if len(each.replay.alloc))
+    (memory,) = (memory for memory in memories if len(memory.replay.alloc))
     return memory
 
 
 def test_predicted_peaks_are_those_of_a_run_with_the_settings(tmp_path: Path) -> None:
-    other = recorded(tmp_path, "").what_if
-    assert other.max_error_bytes == 0
-    expandable, split = other.expandable, other.best_split
+    other_settings = recorded(tmp_path, "").what_if
+    assert other_settings.max_error_bytes == 0
+    expandable, split = other_settings.expandable, other_settings.best_split
     assert expandable is not None
     assert split is not None
-    assert split.peak_bytes < expandable.peak_bytes < other.recorded.peak_bytes
+    assert split.peak_bytes < expandable.peak_bytes < other_settings.recorded.peak_bytes
     for outcome in (expandable, split):
         then = recorded(tmp_path, outcome.settings.alloc_conf)
         assert int(then.reserved_bytes.max()) == outcome.peak_bytes

@@ -77,7 +77,7 @@ def test_the_tensors_that_are_kept_have_their_line(
     ended: tuple[Ended, Ended, dict[str, Any]],
 ) -> None:
     _, _, report = ended
-    leaks = [each for each in report["findings"] if each["name"] == "growing-container"]
+    leaks = [finding for finding in report["findings"] if finding["name"] == "growing-container"]
     assert leaks, report["findings"]
     assert (
         leaks[0]["locations"][0]["line"] == PROGRAM[: PROGRAM.index("kept.append")].count("\n") + 1
@@ -88,4 +88,4 @@ def test_memory_grows_by_nothing_but_the_tensors(
     ended: tuple[Ended, Ended, dict[str, Any]],
 ) -> None:
     _, _, report = ended
-    assert [each for each in report["findings"] if each["name"] == "host-growth"] == []
+    assert [finding for finding in report["findings"] if finding["name"] == "host-growth"] == []

@@ -20,17 +20,17 @@ numbers = st.lists(st.integers(0, 40), max_size=60)
 
 @given(st.lists(st.integers(0, 9) | st.integers(0, 1 << 60), max_size=40))
 def test_dense_and_sparse_keys_are_numbered_in_order(keys: list[int]) -> None:
-    found, place = numbered(np.array(keys, dtype=np.int64))
-    assert found.tolist() == sorted(set(keys))
-    assert [found[each] for each in place.tolist()] == keys
+    unique_keys, place = numbered(np.array(keys, dtype=np.int64))
+    assert unique_keys.tolist() == sorted(set(keys))
+    assert [unique_keys[number] for number in place.tolist()] == keys
 
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 5) | st.integers(0, 1 << 40))))
 def test_pairs_are_numbered_in_order(pairs: list[tuple[int, int]]) -> None:
-    one, other = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
-    (ones, others), place = numbered_pairs(one, other)
-    assert [*zip(ones.tolist(), others.tolist(), strict=True)] == sorted(set(pairs))
-    assert [(ones[each], others[each]) for each in place.tolist()] == pairs
+    left, right = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
+    (ones, unique_pairs), place = numbered_pairs(left, right)
+    assert [*zip(ones.tolist(), unique_pairs.tolist(), strict=True)] == sorted(set(pairs))
+    assert [(ones[number], unique_pairs[number]) for number in place.tolist()] == pairs
 
 
 @given(
@@ -39,9 +39,9 @@ def test_pairs_are_numbered_in_order(pairs: list[tuple[int, int]]) -> None:
 )
 def test_values_of_any_column_are_numbered_in_order(values: list[float]) -> None:
     column = np.array(values)
-    found, place = numbered_values(column)
-    assert found.tolist() == sorted(set(column.tolist()))
-    assert [found[each] for each in place.tolist()] == column.tolist()
+    unique_values, place = numbered_values(column)
+    assert unique_values.tolist() == sorted(set(column.tolist()))
+    assert [unique_values[number] for number in place.tolist()] == column.tolist()
 
 
 @given(st.dictionaries(st.integers(0, 20), st.integers(1, 99)), st.lists(st.integers(-1, 30)))
@@ -58,11 +58,11 @@ def test_a_sparse_column_has_the_values_of_few_and_of_many_rows(
 def test_distinct_common_used_and_marked_are_those_of_sets(
     one: list[int], other: list[int]
 ) -> None:
-    first, second = (np.array(each, dtype=np.int64) for each in (one, other))
-    assert distinct(first - 20).tolist() == sorted({each - 20 for each in one})
+    first, second = (np.array(values, dtype=np.int64) for values in (one, other))
+    assert distinct(first - 20).tolist() == sorted({value - 20 for value in one})
     assert common(first, second).tolist() == sorted(set(one) & set(other))
     assert used(first).tolist() == sorted(set(one))
-    assert are_among(first, second).tolist() == [each in other for each in one]
+    assert are_among(first, second).tolist() == [value in other for value in one]
     is_marked = marked(np.append(first, NO_ROW), 41)
     assert np.flatnonzero(is_marked).tolist() == sorted(set(one))
     assert not is_marked[NO_ROW]

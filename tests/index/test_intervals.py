@@ -48,9 +48,9 @@ def test_set_algebra_agrees_with_sets(a: list[tuple[int, int]], b: list[tuple[in
     assert moments(intersect(of(a), of(b))) == x & y
     assert moments(subtract(of(a), of(b))) == x - y
     assert moments(unite(of(a), of(b))) == x | y
-    for found in (intersect(of(a), of(b)), subtract(of(a), of(b)), unite(of(a), of(b))):
-        assert (found.ends_ns > found.starts_ns).all()
-        assert (found.starts_ns[1:] > found.ends_ns[:-1]).all()
+    for result in (intersect(of(a), of(b)), subtract(of(a), of(b)), unite(of(a), of(b))):
+        assert (result.ends_ns > result.starts_ns).all()
+        assert (result.starts_ns[1:] > result.ends_ns[:-1]).all()
 
 
 @given(pairs, st.integers(0, LAST), st.integers(0, LAST))

@@ -26,12 +26,12 @@ def slices(pairs: list[tuple[int, int]], row: list[int] | None = None) -> Slices
 
 def apart(pairs: list[tuple[int, int]]) -> list[tuple[int, int]]:
     """The same lengths with the starts as gaps between them, so that none overlap."""
-    at, found = 0, []
+    at, flat = 0, []
     for gap, length in pairs:
         at += gap
-        found.append((at, length))
+        flat.append((at, length))
         at += length
-    return found
+    return flat
 
 
 places = st.tuples(st.integers(0, 3), st.integers(0, 5), st.integers(0, 5))
@@ -71,14 +71,14 @@ def test_a_coarser_level_equals_a_sequential_merge(
             expected[-1].append((start, length))
         else:
             expected.append([(start, length)])
-    found = coarser(slices(pairs), resolution)
-    assert found.start_ns.tolist() == [group[0][0] for group in expected]
-    assert found.end_ns.tolist() == [sum(group[-1]) for group in expected]
-    assert found.busy_ns.tolist() == [sum(length for _, length in group) for group in expected]
-    assert found.n.tolist() == [len(group) for group in expected]
+    coarse = coarser(slices(pairs), resolution)
+    assert coarse.start_ns.tolist() == [group[0][0] for group in expected]
+    assert coarse.end_ns.tolist() == [sum(group[-1]) for group in expected]
+    assert coarse.busy_ns.tolist() == [sum(length for _, length in group) for group in expected]
+    assert coarse.n.tolist() == [len(group) for group in expected]
     longest = [max(group, key=lambda pair: pair[1]) for group in expected]
-    assert found.longest_ns.tolist() == [length for _, length in longest]
-    assert [pairs[site] for site in found.site.tolist()] == longest
+    assert coarse.longest_ns.tolist() == [length for _, length in longest]
+    assert [pairs[site] for site in coarse.site.tolist()] == longest
 
 
 @settings(max_examples=200, deadline=None)
@@ -93,9 +93,9 @@ def test_overlapping_slices_use_the_minimum_number_of_rows(
     lane = np.array(lanes, dtype=np.int32)
     row = stacked(lane, every)
     for of in (0, 1):
-        here = lane == of
-        for number in set(row[here].tolist()):
-            chosen = np.flatnonzero(here & (row == number))
+        on_lane = lane == of
+        for number in set(row[on_lane].tolist()):
+            chosen = np.flatnonzero(on_lane & (row == number))
             assert (every.start_ns[chosen][1:] >= every.end_ns[chosen][:-1]).all()
         most = max(
             (
@@ -104,16 +104,15 @@ def test_overlapping_slices_use_the_minimum_number_of_rows(
             ),
             default=0,
         )
-        if here.any():
+        if on_lane.any():
             n_empty = sum(n == 0 for (_, n), o in zip(pairs, lanes, strict=True) if o == of)
-            assert row[here].max() < max(1, most) + n_empty
+            assert row[on_lane].max() < max(1, most) + n_empty
     begins = opens(lane, every)
     assert begins.tolist() == [
         place
         for place in range(len(pairs))
         if not any(
-            lanes[other] == lanes[place] and sum(pairs[other]) > pairs[place][0]
-            for other in range(place)
+            lanes[row] == lanes[place] and sum(pairs[row]) > pairs[place][0] for row in range(place)
         )
     ]
 
@@ -124,11 +123,11 @@ def test_flattened_slices_cover_the_union_and_count_every_event(
     pairs: list[tuple[int, int]],
 ) -> None:
     every = slices(sorted(pairs))
-    found = flattened(every, every.row)
+    flat = flattened(every, every.row)
     covered = union(every.start_ns, every.end_ns)
-    assert found.busy_ns.sum() == covered.total_ns
-    assert found.n.sum() == len(pairs)
-    assert (found.start_ns[1:] >= found.end_ns[:-1]).all()
+    assert flat.busy_ns.sum() == covered.total_ns
+    assert flat.n.sum() == len(pairs)
+    assert (flat.start_ns[1:] >= flat.end_ns[:-1]).all()
 
 
 def test_a_million_slices_have_levels_down_to_what_a_page_can_show() -> None:

@@ -163,8 +163,8 @@ def test_each_device_has_its_own_figures(read: Read) -> None:
     builder = TraceBuilder(device_names=("a", "b"))
     builder.kernel("k", 1_000, at_ns=0, device=0)
     builder.kernel("k", 3_000, at_ns=500, device=1)
-    found = {d.device: d.busy.total_ns for d in read(builder).devices}
-    assert found == {0: 1_000, 1: 3_000}
+    busy_ns = {d.device: d.busy.total_ns for d in read(builder).devices}
+    assert busy_ns == {0: 1_000, 1: 3_000}
 
 
 @pytest.mark.parametrize(

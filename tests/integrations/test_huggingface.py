@@ -93,15 +93,17 @@ def trained(
 
 
 def test_a_step_is_an_update_with_all_of_its_batches(capsys: pytest.CaptureFixture[str]) -> None:
-    own = callback(quiet=False)
-    trainer = trained(20, own, gradient_accumulation_steps=2, eval_strategy="steps", eval_steps=5)
-    steps = steps_of(own.path)
+    profkit_callback = callback(quiet=False)
+    trainer = trained(
+        20, profkit_callback, gradient_accumulation_steps=2, eval_strategy="steps", eval_steps=5
+    )
+    steps = steps_of(profkit_callback.path)
     # Each fifth step is followed by an evaluation: the three steps that follow it are recorded.
     assert [step.number for step in steps] == [5, 6, 7]
     for step in steps:
         assert (step.count(OPTIMIZER), step.count("aten::sinh")) == (1, 0)
         assert step.count(LOADER) == step.count("aten::linear") == 2
-    report = own.report
+    report = profkit_callback.report
     assert report is not None
     assert report.source.step_definition == "the steps of the trainer"
     assert all(step.data_wait_ns > 0 for step in report.summary.steps)
@@ -117,16 +119,16 @@ def test_a_step_is_an_update_with_all_of_its_batches(capsys: pytest.CaptureFixtu
 
 
 def test_a_training_that_raised_is_reported_when_the_next_one_begins() -> None:
-    own = callback()
+    profkit_callback = callback()
     with pytest.raises(ZeroDivisionError, match="in the data set") as raised:
-        trained(20, own, Rows(40, fails_at=16))
+        trained(20, profkit_callback, Rows(40, fails_at=16))
     assert raised.value.__context__ is None
-    before = own.report
-    own.finish()
+    before = profkit_callback.report
+    profkit_callback.finish()
     assert before is None
-    assert own.report is not None
-    assert [step.number for step in steps_of(own.path)][:2] == [4, 5]
-    own.finish()
+    assert profkit_callback.report is not None
+    assert [step.number for step in steps_of(profkit_callback.path)][:2] == [4, 5]
+    profkit_callback.finish()
 
 
 @pytest.mark.slow

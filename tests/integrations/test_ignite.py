@@ -50,16 +50,16 @@ def attached(*, fails_at: int = 0) -> "tuple[Any, ProfkitHandler]":
         optimizer.step()
 
     evaluator = Engine(lambda _engine, batch: layer(batch).sinh())
-    trainer, own = Engine(update), ProfkitHandler(quiet=True)
-    own.attach(trainer)
+    trainer, handler = Engine(update), ProfkitHandler(quiet=True)
+    handler.attach(trainer)
     trainer.add_event_handler(Events.EPOCH_COMPLETED, lambda: evaluator.run(batches(2)))
-    return trainer, own
+    return trainer, handler
 
 
 def test_a_step_is_an_iteration_with_the_wait_for_its_data() -> None:
-    trainer, own = attached()
+    trainer, handler = attached()
     trainer.run(batches(5), max_epochs=2)
-    steps = steps_of(own.path)
+    steps = steps_of(handler.path)
     # The fifth iteration is the last of its epoch: those after the evaluation are recorded.
     assert [step.number for step in steps] == [5, 6, 7]
     for step in steps:
@@ -67,7 +67,7 @@ def test_a_step_is_an_iteration_with_the_wait_for_its_data() -> None:
         assert step.count("aten::sinh") == 0
     # The engine asks for one batch more than the loader has before it begins anew.
     assert [step.count(LOADER) for step in steps] == [2, 1, 1]
-    report = own.report
+    report = handler.report
     assert report is not None
     assert report.source.step_definition == "the steps of the trainer"
     assert report.summary.memory is not None
@@ -81,41 +81,41 @@ def test_the_wait_for_data_that_no_loader_of_torch_reads_is_measured() -> None:
             time.sleep(0.005)
             yield torch.randn(2, 16)
 
-    trainer, own = attached()
+    trainer, handler = attached()
     trainer.run(rows(), max_epochs=1, epoch_length=8)
-    assert own.report is not None
-    steps = own.report.summary.steps
+    assert handler.report is not None
+    steps = handler.report.summary.steps
     assert len(steps) == 3
     assert all(5e6 <= step.data_wait_ns < step.dur_ns for step in steps)
 
 
 def test_an_exception_leaves_a_report_and_is_raised_unchanged() -> None:
-    trainer, own = attached(fails_at=7)
+    trainer, handler = attached(fails_at=7)
     with pytest.raises(ZeroDivisionError, match="in the update") as raised:
         trainer.run(batches(20))
     assert raised.value.__context__ is None
-    assert [step.number for step in steps_of(own.path)] == [4, 5]
-    assert own.report is not None
+    assert [step.number for step in steps_of(handler.path)] == [4, 5]
+    assert handler.report is not None
 
 
 def test_an_exception_that_the_program_handles_is_left_to_it() -> None:
     from ignite.engine import Events
 
-    trainer, own = attached(fails_at=7)
+    trainer, handler = attached(fails_at=7)
     handled: list[BaseException] = []
     trainer.add_event_handler(Events.EXCEPTION_RAISED, lambda _, error: handled.append(error))
     trainer.run(batches(20))
     assert [type(error) for error in handled] == [ZeroDivisionError]
-    assert own.report is not None
+    assert handler.report is not None
 
 
 def test_a_training_that_is_terminated_has_a_report() -> None:
     from ignite.engine import Events
 
-    trainer, own = attached()
+    trainer, handler = attached()
     trainer.add_event_handler(Events.ITERATION_COMPLETED(once=8), trainer.terminate)
     trainer.run(batches(20))
-    assert [step.number for step in steps_of(own.path)] == [4, 5, 6]
+    assert [step.number for step in steps_of(handler.path)] == [4, 5, 6]
     assert trainer.state.metrics["profkit/step_ms"] > 0
 
 

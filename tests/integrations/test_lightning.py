@@ -98,23 +98,23 @@ def test_a_step_is_an_update_with_all_of_its_batches(
 ) -> None:
     from lightning.pytorch.loggers import CSVLogger
 
-    own, logger = callback(quiet=False), CSVLogger(tmp_path, version="one")
+    profkit_callback, logger = callback(quiet=False), CSVLogger(tmp_path, version="one")
     fitted(
         network(),
         20,
-        own,
+        profkit_callback,
         accumulate_grad_batches=2,
         val_check_interval=10,
         limit_val_batches=2,
         logger=logger,
     )
-    steps = steps_of(own.path)
+    steps = steps_of(profkit_callback.path)
     # Each fifth step is followed by a validation: the three steps that follow it are recorded.
     assert [step.number for step in steps] == [5, 6, 7]
     for step in steps:
         assert (step.count(LOADER), step.count(OPTIMIZER), step.count("aten::sinh")) == (2, 1, 0)
         assert step.count("aten::linear") == 2
-    report = own.report
+    report = profkit_callback.report
     assert report is not None
     assert report.source.step_definition == "the steps of the trainer"
     assert [round(step.dur_ns / 1000) for step in report.summary.steps] == [
@@ -135,21 +135,23 @@ def test_a_step_is_an_update_with_all_of_its_batches(
 
 
 def test_an_exception_leaves_a_report_and_is_raised_unchanged() -> None:
-    own = callback()
+    profkit_callback = callback()
     with pytest.raises(ZeroDivisionError, match="in the training step") as raised:
-        fitted(network(fails_at=6), 20, own)
+        fitted(network(fails_at=6), 20, profkit_callback)
     assert raised.value.__cause__ is None
     assert raised.value.__context__ is None
-    assert own.report is not None
-    assert [step.number for step in steps_of(own.path)] == [4, 5]
+    assert profkit_callback.report is not None
+    assert [step.number for step in steps_of(profkit_callback.path)] == [4, 5]
 
 
 @pytest.mark.slow
 def test_a_leak_is_found_in_all_steps() -> None:
-    own = callback()
-    fitted(network(leaks=True), 60, own, limit_val_batches=0)
-    assert own.report is not None
-    (leak,) = [each for each in own.report.findings if each.cost.per_step_bytes]
+    profkit_callback = callback()
+    fitted(network(leaks=True), 60, profkit_callback, limit_val_batches=0)
+    assert profkit_callback.report is not None
+    (leak,) = [
+        finding for finding in profkit_callback.report.findings if finding.cost.per_step_bytes
+    ]
     assert leak.cost.per_step_bytes == 4 * 4096
     assert "outputs" in leak.message
 
@@ -159,9 +161,11 @@ def test_the_profiler_of_the_trainer_has_torchs_to_itself(
 ) -> None:
     from lightning.pytorch.profilers import PyTorchProfiler
 
-    own = callback()
-    fitted(network(), 12, own, profiler=PyTorchProfiler(dirpath=tmp_path, filename="own"))
-    assert own.path is None
+    profkit_callback = callback()
+    fitted(
+        network(), 12, profkit_callback, profiler=PyTorchProfiler(dirpath=tmp_path, filename="own")
+    )
+    assert profkit_callback.path is None
     assert list(tmp_path.glob("*own*"))
     assert "Another torch profiler is running" in capsys.readouterr().err
 
@@ -173,20 +177,20 @@ def test_a_callback_that_fails_does_not_break_the_training(
         raise RuntimeError("a fault of ours")
 
     monkeypatch.setattr(Training, "step", broken)
-    own = callback()
-    fitted(network(), 6, own)
+    profkit_callback = callback()
+    fitted(network(), 6, profkit_callback)
     warned = [line for line in capsys.readouterr().err.splitlines() if "fault of ours" in line]
     assert len(warned) == 1
     assert "the callback failed; the training goes on without it" in warned[0]
-    assert own.report is None
+    assert profkit_callback.report is None
 
 
 def test_it_leaves_the_steps_to_a_recording_around_it(capsys: pytest.CaptureFixture[str]) -> None:
-    own = callback(quiet=False)
+    profkit_callback = callback(quiet=False)
     with profkit.trace("outer", quiet=True, stacks=False):
-        fitted(network(), 6, own)
-    assert own.path is None
-    assert own.report is None
+        fitted(network(), 6, profkit_callback)
+    assert profkit_callback.path is None
+    assert profkit_callback.report is None
     assert "“train” is part of another recording" in capsys.readouterr().err
 
 

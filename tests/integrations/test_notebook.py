@@ -98,7 +98,7 @@ def test_the_report_follows_with_source_lines_named_by_cell(shell: InteractiveSh
     assert "http" not in shown.data["text/html"]
     recording = shell.user_ns["kept"]
     assert Path(recording.path).is_file()
-    (item,) = [each for each in recording.report.findings if each.name == "item-sync"]
+    (item,) = [finding for finding in recording.report.findings if finding.name == "item-sync"]
     assert item.locations[0].place == f"In [{number}]:4"
     assert f"In [{number}]:4" in item.message
 
@@ -121,7 +121,9 @@ def test_a_block_in_a_changed_cell_has_the_lines_of_the_new_cell(
         result, _ = ran(shell, f"import profkit\n{cell}")
         assert result.success
         (item,) = [
-            each for each in shell.user_ns["kept"].report.findings if each.name == "item-sync"
+            finding
+            for finding in shell.user_ns["kept"].report.findings
+            if finding.name == "item-sync"
         ]
         assert item.locations[0].place == f"In [{shell.execution_count - 1}]:{3 + len(blank)}"
 
@@ -204,7 +206,7 @@ def test_the_steps_of_a_cell_are_those_of_its_optimizer(shell: InteractiveShell,
             "ProfilerStep#4",
         ]
         assert n_monitored(shell) == 40
-        assert not [each for each in report.findings if each.rule.startswith("MEM")]
+        assert not [finding for finding in report.findings if finding.rule.startswith("MEM")]
     else:  # with fewer than four, the cell itself is what is reported
         assert len(report.summary.steps) == (2 if n == 4 else 1)
         assert "no complete step" not in seen.outputs[0].data["text/plain"]
@@ -213,7 +215,9 @@ def test_the_steps_of_a_cell_are_those_of_its_optimizer(shell: InteractiveShell,
 def test_a_leak_of_a_cell_is_found_without_an_option(shell: InteractiveShell) -> None:
     result, _ = ran(shell, LOOP.format(n=40, after="losses.append(loss + torch.zeros(10_000))"))
     assert result.success
-    (leak,) = [each for each in shell.user_ns["kept"].report.findings if each.rule == "MEM004"]
+    (leak,) = [
+        finding for finding in shell.user_ns["kept"].report.findings if finding.rule == "MEM004"
+    ]
     assert "retained by `losses`" in leak.message
     ran(shell, "losses.clear()")
 
@@ -341,6 +345,6 @@ def test_every_option_of_the_magic_is_on_the_notebooks_page() -> None:
     page = (ROOT / "docs/notebooks.md").read_text()
     actions = notebook.ProfkitMagics.profkit.parser._actions
     named = {
-        option for each in actions for option in each.option_strings if option.startswith("--")
+        option for action in actions for option in action.option_strings if option.startswith("--")
     }
     assert named == set(re.findall(r"^\| `(--\w+)", page, re.MULTILINE))

@@ -70,10 +70,10 @@ def test_rank_0_reports_on_all_ranks(tmp_path: Path) -> None:
     assert second["kind"] == "trace"
     assert first["logged"]["profkit/step_ms"] > 20
     assert second["logged"] == {}
-    (_, _, errors), (_, _, others) = ended
+    (_, _, errors), (_, _, other_errors) = ended
     assert "A step of the job takes" in errors
     assert "next: profkit view traces/train\n" in errors
-    assert "next:" not in others
+    assert "next:" not in other_errors
     assert not list(tmp_path.glob("traces/train/.ranks-*"))
 
 

@@ -35,16 +35,16 @@ def steps_of(path: str | None) -> list[Step]:
     """The complete steps of a trace, read from its JSON."""
     assert path is not None, "no trace was written"
     trace: dict[str, Any] = json.loads(gzip.decompress(Path(path).read_bytes()))
-    events = [each for each in trace["traceEvents"] if each.get("ph") == "X"]
-    found = []
-    for each in events:
-        _, mark, number = each["name"].partition("ProfilerStep#")
-        is_step = mark and each["cat"] == "user_annotation"
-        if is_step and each["name"] != trace["profkit"]["open_step"]:
-            begin, end = each["ts"], each["ts"] + each["dur"]
-            within = (one["name"] for one in events if begin <= one["ts"] < end)
-            found.append(Step(int(number), each["dur"], tuple(within)))
-    return sorted(found, key=lambda step: step.number)
+    events = [event for event in trace["traceEvents"] if event.get("ph") == "X"]
+    spans = []
+    for slice_event in events:
+        _, mark, number = slice_event["name"].partition("ProfilerStep#")
+        is_step = mark and slice_event["cat"] == "user_annotation"
+        if is_step and slice_event["name"] != trace["profkit"]["open_step"]:
+            begin, end = slice_event["ts"], slice_event["ts"] + slice_event["dur"]
+            within = (event["name"] for event in events if begin <= event["ts"] < end)
+            spans.append(Step(int(number), slice_event["dur"], tuple(within)))
+    return sorted(spans, key=lambda step: step.number)
 
 
 def findings_of(example: str, arguments: list[str], patch: pytest.MonkeyPatch) -> list[str]:

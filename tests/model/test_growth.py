@@ -4,13 +4,13 @@ from profkit.model.growth import MAX_POINTS, Growth, growth, together
 
 
 def test_many_points_are_thinned_out_with_the_first_and_the_last() -> None:
-    found = growth(range(1, 1001), (2 * step for step in range(1, 1001)), range(1, 1001))
-    assert found is not None
-    assert len(found.steps) == MAX_POINTS
-    assert (found.steps[0], found.steps[-1]) == (1, 1000)
-    assert found.n == found.steps
-    assert found.bytes == tuple(2 * step for step in found.steps)
-    gaps = {after - before for before, after in zip(found.steps, found.steps[1:], strict=False)}
+    fit = growth(range(1, 1001), (2 * step for step in range(1, 1001)), range(1, 1001))
+    assert fit is not None
+    assert len(fit.steps) == MAX_POINTS
+    assert (fit.steps[0], fit.steps[-1]) == (1, 1000)
+    assert fit.n == fit.steps
+    assert fit.bytes == tuple(2 * step for step in fit.steps)
+    gaps = {after - before for before, after in zip(fit.steps, fit.steps[1:], strict=False)}
     assert gaps <= {16, 17}
 
 
@@ -20,8 +20,8 @@ def test_one_point_shows_no_growth() -> None:
 
 
 def test_what_was_measured_at_the_same_steps_is_summed() -> None:
-    one, other = Growth((1, 2), (10, 20), (1, 2)), Growth((1, 2), (1, 2), (3, 4))
-    assert together((None, one, other)) == Growth((1, 2), (11, 22), (4, 6))
-    assert together((one, Growth((1, 9), (5, 5)))) == one
-    assert together((one, Growth((1, 2), (5, 5)))) == Growth((1, 2), (15, 25))
+    first, second = Growth((1, 2), (10, 20), (1, 2)), Growth((1, 2), (1, 2), (3, 4))
+    assert together((None, first, second)) == Growth((1, 2), (11, 22), (4, 6))
+    assert together((first, Growth((1, 9), (5, 5)))) == first
+    assert together((first, Growth((1, 2), (5, 5)))) == Growth((1, 2), (15, 25))
     assert together((None,)) is None

@@ -74,17 +74,17 @@ def test_following_the_cursors_gives_every_row_once(budget_bytes: int) -> None:
     cursor: str | None = "summary.top_ops:0"
     names: list[str] = []
     while cursor is not None:
-        found = page(TREE, cursor, budget_bytes)
-        assert found["schema"] == PAGE_SCHEMA
-        assert not budget_bytes or size(found) <= budget_bytes
-        names += [row["name"] for row in found["rows"]]
-        cursor = found["next"]
+        shown = page(TREE, cursor, budget_bytes)
+        assert shown["schema"] == PAGE_SCHEMA
+        assert not budget_bytes or size(shown) <= budget_bytes
+        names += [row["name"] for row in shown["rows"]]
+        cursor = shown["next"]
     assert names == [row["name"] for row in TREE["summary"]["top_ops"]]
 
 
 def test_lists_within_rows_have_pages_too() -> None:
-    found = page(TREE, "findings.2.evidence.events:17", 0)
-    assert (found["n"], found["rows"], found["next"]) == (20, [17, 18, 19], None)
+    shown = page(TREE, "findings.2.evidence.events:17", 0)
+    assert (shown["n"], shown["rows"], shown["next"]) == (20, [17, 18, 19], None)
 
 
 @pytest.mark.parametrize(

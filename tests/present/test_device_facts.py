@@ -26,8 +26,8 @@ def device() -> SnapshotDevice:
 
 def line(device: SnapshotDevice, word: str, *, everything: bool = False) -> str:
     """The only line with a word in it."""
-    (found,) = (each for each in describe_device(device, everything=everything) if word in each)
-    return found
+    (fact,) = (text for text in describe_device(device, everything=everything) if word in text)
+    return fact
 
 
 def test_the_line_that_causes_most_of_the_fragmentation_is_named(device: SnapshotDevice) -> None:
@@ -46,7 +46,7 @@ def test_a_site_without_a_source_line_is_not_named(device: SnapshotDevice) -> No
 
 def test_rounding_is_reported_from_a_minimum_share_on(device: SnapshotDevice) -> None:
     little = replace(device, rounding_bytes=300 * MIB)
-    assert not any("rounding" in each for each in describe_device(little, everything=False))
+    assert not any("rounding" in fact for fact in describe_device(little, everything=False))
     assert line(little, "rounding", everything=True).startswith("cuda:0: 300 MiB of active memory")
     much = replace(device, rounding_bytes=2 * GIB)
     assert line(much, "rounding") == (

@@ -50,16 +50,16 @@ def text_of(product: bytes, name: str) -> str:
 def test_every_format_has_the_same_headings_labels_and_figures(report: Report, name: str) -> None:
     options = {"verbose": True, "base": "/home/me", "width": 200}
     shown = text_of(profkit.render(report, name, **options), name)
-    found = document(report, verbose=True)
-    assert found.sections
-    assert found.headline in shown
-    for section in found.sections:
+    shown_document = document(report, verbose=True)
+    assert shown_document.sections
+    assert shown_document.headline in shown
+    for section in shown_document.sections:
         assert section.heading in shown
         for block in section.blocks:
             if isinstance(block, FindingBlock):
                 assert block.cost in shown
                 assert not block.fix or "Fix:" in shown
-                assert all(f"{each.label}:" in shown for each in block.labelled)
+                assert all(f"{entry.label}:" in shown for entry in block.labelled)
             elif isinstance(block, TimeParts):
                 assert all(part.label in shown and part.time in shown for part in block.parts)
             elif isinstance(block, TableBlock):
@@ -92,7 +92,7 @@ def test_top_limits_findings_and_rows_and_says_how_many_are_hidden() -> None:
     assert len(shown) == 2
     assert remainder == Remainder("… and 9,998 more (--top 10000 shows all)")
     whole = document(reports.many_findings(), verbose=True).sections
-    assert [len(each.blocks) for each in whole if each.title == "Findings"] == [10_000]
+    assert [len(section.blocks) for section in whole if section.title == "Findings"] == [10_000]
 
 
 def test_small_parts_share_a_line() -> None:

@@ -28,7 +28,9 @@ REPORT = replace(gpu_report(), findings=FINDINGS, health=(finding("PRF004"),))
 
 def test_ids_have_the_rule_the_file_and_the_line_and_are_unique() -> None:
     assert finding_ids(FINDINGS) == IDS
-    assert [selector(each) for each in IDS] == [each.removesuffix("#2") for each in IDS]
+    assert [selector(finding_id) for finding_id in IDS] == [
+        finding_id.removesuffix("#2") for finding_id in IDS
+    ]
 
 
 @pytest.mark.parametrize(

@@ -29,15 +29,15 @@ def training(*, n_steps: int, copies: int, thread: int, line: int) -> TraceBuild
 
 def per_step(ctx: Context) -> Counter[tuple[str, ...]]:
     """The time per step of each path below the threads, from the events alone."""
-    events, found = ctx.events, Counter[tuple[str, ...]]()
+    events, ns_by_path = ctx.events, Counter[tuple[str, ...]]()
     for row in range(len(events)):
         path, at = [], row
         while at != NO_ROW:
             is_step = at in ctx.steps.annotations
             path.append("steps" if is_step else events.name_of(at).rpartition(": ")[2])
             at = int(ctx.tree.parent[at])
-        found[tuple(reversed(path))] += int(events.dur_ns[row])
-    return Counter({path: ns // len(ctx.steps) for path, ns in found.items()})
+        ns_by_path[tuple(reversed(path))] += int(events.dur_ns[row])
+    return Counter({path: ns // len(ctx.steps) for path, ns in ns_by_path.items()})
 
 
 def totals(found: FlameDifference, column: np.ndarray) -> Counter[tuple[str, ...]]:
@@ -57,10 +57,10 @@ def test_paths_are_joined_whatever_their_lines_and_threads_are_called(tmp_path: 
     )
     paths = [b.write(tmp_path / f"{i}.json") for i, b in enumerate(builders)]
     before, after = (Context(trace=load_trace(path)) for path in paths)
-    (found, *_) = flame_differences(before, after)
-    assert (found.flame.name, found.is_per_step) == ("host-stack", True)
-    assert totals(found, found.flame.total) == per_step(after)
-    assert totals(found, found.before) == per_step(before)
+    (difference, *_) = flame_differences(before, after)
+    assert (difference.flame.name, difference.is_per_step) == ("host-stack", True)
+    assert totals(difference, difference.flame.total) == per_step(after)
+    assert totals(difference, difference.before) == per_step(before)
     page = tmp_path / "diff.html"
     assert main(["diff", *map(str, paths), "--format", "html", "-o", str(page)]) == 0
     text = page.read_text(encoding="utf-8")
@@ -76,7 +76,10 @@ def test_a_function_of_one_recording_alone_has_no_time_in_the_other(tmp_path: Pa
         with b.step(), b.frame("train.py", 3, name):
             b.compute("aten::mm", 100_000)
         builders.append(Context(trace=load_trace(b.write(tmp_path / f"{name}.json"))))
-    (found, *_) = flame_differences(*builders)
-    after, before = totals(found, found.flame.total), totals(found, found.before)
+    (difference, *_) = flame_differences(*builders)
+    after, before = (
+        totals(difference, difference.flame.total),
+        totals(difference, difference.before),
+    )
     assert (after["steps", "old"], before["steps", "old"]) == (0, 100_000)
     assert (after["steps", "new"], before["steps", "new"]) == (100_000, 0)

@@ -29,9 +29,9 @@ def of_trace(b: TraceBuilder, folder: Path) -> Context:
 
 
 def made(ctx: Context, name: str) -> Flame:
-    found = next(iter(flames(ctx, (name,))), None)
-    assert found is not None
-    return found
+    flame = next(iter(flames(ctx, (name,))), None)
+    assert flame is not None
+    return flame
 
 
 def lines(found: Flame) -> dict[str, int]:
@@ -78,12 +78,12 @@ def test_the_weights_of_a_random_program_add_up_to_recorded_time(
     b = played(program, steps=steps)
     ctx = of_trace(b, tmp_path)
     work_ns = sum(e.dur_ns or 0 for e in b.events if e.cat in {"kernel", "gpu_memcpy"})
-    for found in flames(ctx):
-        is_sound(found)
-        if found.name.startswith("host"):
-            assert found.weight == host_ns(ctx)
-        if found.name.startswith("device"):
-            assert found.weight == work_ns
+    for flame in flames(ctx):
+        is_sound(flame)
+        if flame.name.startswith("host"):
+            assert flame.weight == host_ns(ctx)
+        if flame.name.startswith("device"):
+            assert flame.weight == work_ns
 
 
 def test_host_time_goes_along_the_stack_to_the_innermost_call(tmp_path: Path) -> None:
@@ -93,12 +93,12 @@ def test_host_time_goes_along_the_stack_to_the_innermost_call(tmp_path: Path) ->
             b.advance(500)
             with b.frame("net.py", 9, "forward"):
                 b.compute("aten::mm", 2_000)
-    found = made(of_trace(b, tmp_path), "host-stack")
-    assert lines(found) == {
+    flame = made(of_trace(b, tmp_path), "host-stack")
+    assert lines(flame) == {
         "thread 1000;steps;main": 1_000,
         "thread 1000;steps;main;forward;aten::mm": 4_000,
     }
-    assert [site.kind for site in found.stack(len(found) - 1)] == [
+    assert [site.kind for site in flame.stack(len(flame) - 1)] == [
         "thread",
         "step",
         "python",
@@ -145,8 +145,8 @@ def test_work_of_the_backward_pass_belongs_to_the_module_of_its_forward(tmp_path
         assert event.args is not None
         event.args["Fwd thread id"] = 1
         b.launch("aten::mm", kernel="gemm", host_ns=9_000, device_ns=70_000)
-    found = made(of_trace(b, tmp_path), "device-module")
-    assert lines(found) == {"cuda:0;Net_0;Linear_0;aten::mm;gemm": 70_000}
+    flame = made(of_trace(b, tmp_path), "device-module")
+    assert lines(flame) == {"cuda:0;Net_0;Linear_0;aten::mm;gemm": 70_000}
 
 
 def test_memory_at_the_peak_belongs_to_its_allocation_site(tmp_path: Path) -> None:
@@ -159,9 +159,9 @@ def test_memory_at_the_peak_belongs_to_its_allocation_site(tmp_path: Path) -> No
         b.free(first)
         b.alloc(2_048)
         b.advance(1_000)
-    found = made(of_trace(b, tmp_path), "memory-stack")
-    assert found.unit == "bytes"
-    assert lines(found) == {"cuda:0;main;main;aten::empty": 5_120}
+    flame = made(of_trace(b, tmp_path), "memory-stack")
+    assert flame.unit == "bytes"
+    assert lines(flame) == {"cuda:0;main;main;aten::empty": 5_120}
 
 
 def test_memory_of_a_snapshot_adds_up_to_its_peak(tmp_path: Path) -> None:
@@ -179,8 +179,8 @@ def test_memory_of_a_snapshot_adds_up_to_its_peak(tmp_path: Path) -> None:
     by_stack = made(ctx, "memory-stack")
     assert lines(by_stack) == {"cuda:0;main;forward": highest}
     assert made(ctx, "memory-use").weight == highest
-    for found in flames(ctx):
-        is_sound(found)
+    for flame in flames(ctx):
+        is_sound(flame)
 
 
 @settings(
@@ -210,9 +210,9 @@ def test_the_flames_of_a_random_snapshot_add_up_to_its_peak(
     assert isinstance(snapshot, MemorySnapshot)
     ctx = Context(snapshot=snapshot)
     (memory,) = ctx.device_memories
-    for found in flames(ctx):
-        is_sound(found)
-        assert found.weight == memory.replay.active_bytes.max()
+    for flame in flames(ctx):
+        is_sound(flame)
+        assert flame.weight == memory.replay.active_bytes.max()
 
 
 @pytest.mark.parametrize("path", TRACES, ids=lambda path: path.parent.name)
@@ -241,8 +241,8 @@ def test_threads_that_only_wait_are_idle(tmp_path: Path) -> None:
         b.advance(50_000)
         with b.frame("queue.py", 171, "get"):
             b.advance(50_000)
-    found = made(of_trace(b, tmp_path), "host-stack")
-    assert [found.sites[found.site[node]].name for node in find_idle_threads(found)] == ["thread 2"]
+    flame = made(of_trace(b, tmp_path), "host-stack")
+    assert [flame.sites[flame.site[node]].name for node in find_idle_threads(flame)] == ["thread 2"]
 
 
 def test_nodes_begin_with_the_first_event_below_them(tmp_path: Path) -> None:
@@ -251,7 +251,7 @@ def test_nodes_begin_with_the_first_event_below_them(tmp_path: Path) -> None:
         with b.frame("train.py", 3, name):
             b.compute("aten::mm", 1_000)
     ctx = of_trace(b, tmp_path)
-    found, events = made(ctx, "host-stack"), ctx.events
+    flame, events = made(ctx, "host-stack"), ctx.events
     first: dict[tuple[str, ...], int] = {}
     for row in range(len(events)):
         path, at = [], row
@@ -261,9 +261,9 @@ def test_nodes_begin_with_the_first_event_below_them(tmp_path: Path) -> None:
         for n in range(len(path) + 1):
             key = ("thread 1000", *reversed(path[len(path) - n :]))
             first[key] = min(first.get(key, int(events.ts_ns[row])), int(events.ts_ns[row]))
-    assert found.first_ns is not None
+    assert flame.first_ns is not None
     begins = {
-        tuple(site.name for site in found.stack(node)): int(found.first_ns[node])
-        for node in range(len(found))
+        tuple(site.name for site in flame.stack(node)): int(flame.first_ns[node])
+        for node in range(len(flame))
     }
     assert begins == first

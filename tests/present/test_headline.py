@@ -45,8 +45,8 @@ def test_a_cpu_run_gives_the_share_of_operators() -> None:
 
 def test_step_time_comes_with_its_range() -> None:
     report = reports.gpu_report()
-    first, *rest = report.summary.steps
-    steps = (replace(first, dur_ns=150 * reports.MS), *rest)
+    first, *later_steps = report.summary.steps
+    steps = (replace(first, dur_ns=150 * reports.MS), *later_steps)
     report = replace(report, summary=replace(report.summary, steps=steps))
     assert step_time(report) == "174 ms (150 ms to 176 ms)"
     assert step_time(reports.empty_report()) == ""
@@ -54,8 +54,8 @@ def test_step_time_comes_with_its_range() -> None:
 
 def test_a_mean_that_one_long_step_dominates_comes_with_the_median() -> None:
     report = reports.gpu_report()
-    first, *rest = report.summary.steps
-    steps = (replace(first, dur_ns=9_000 * reports.MS), *rest)
+    first, *later_steps = report.summary.steps
+    steps = (replace(first, dur_ns=9_000 * reports.MS), *later_steps)
     report = replace(report, summary=replace(report.summary, steps=steps))
     middle = sorted(step.dur_ns for step in steps)[len(steps) // 2 - 1 : len(steps) // 2 + 1]
     assert len(steps) % 2 == 0
@@ -188,7 +188,7 @@ def test_it_says_that_the_host_mostly_waited(
     )
     report = reports.cpu_report()
     assert report.summary.breakdown is not None
-    parts = tuple(each for each in report.summary.breakdown.parts if each.kind != "data")
+    parts = tuple(part for part in report.summary.breakdown.parts if part.kind != "data")
     report = with_breakdown(report, parts=parts)
     text = headline(replace(report, source=replace(report.source, cpu=cpu)))
     assert ("waited" in text) == (expected is not None)
@@ -378,12 +378,12 @@ def test_the_report_of_a_run_states_what_recording_and_report_cost() -> None:
     little = replace(cost, run_ns=120_000_000_000)
     report = replace(report, source=replace(report.source, run_cost=little))
     assert not [
-        each for each in describe_recording(report, everything=False) if "of the run" in each
+        fact for fact in describe_recording(report, everything=False) if "of the run" in fact
     ]
     assert [
-        each
-        for each in describe_recording(report, everything=True)
-        if each.endswith(": 1.0% of the run.")
+        fact
+        for fact in describe_recording(report, everything=True)
+        if fact.endswith(": 1.0% of the run.")
     ]
 
 
@@ -409,7 +409,7 @@ def test_a_report_with_modules_or_without_operators_says_nothing_about_them(tmp_
     reports_of = (analyze(b.write(tmp_path / "t.json")), reports.snapshot_report())
     assert reports_of[0].summary.modules
     for report in reports_of:
-        assert not any("nn.Module" in each for each in describe_recording(report, everything=True))
+        assert not any("nn.Module" in fact for fact in describe_recording(report, everything=True))
 
 
 def test_a_name_with_less_than_half_of_the_largest_part_is_its_longest(tmp_path: Path) -> None:
@@ -484,7 +484,10 @@ _LOST = Candidate(Cause.UNRECORDED, 0.7, "lost")
 def test_the_cause_with_the_largest_share_is_chosen(
     candidates: list[Candidate], chosen: list[Candidate | str]
 ) -> None:
-    sentences = [each.sentence if isinstance(each, Candidate) else each for each in chosen]
+    sentences = [
+        candidate.sentence if isinstance(candidate, Candidate) else candidate
+        for candidate in chosen
+    ]
     assert [candidate.sentence for candidate in choose(candidates)] == sentences
 
 

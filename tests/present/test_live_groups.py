@@ -57,7 +57,7 @@ def live_between(raw: dict[str, Any], first: int, last: int) -> list[int]:
             del live[entry["addr"]]
         elif entry["action"] == "free_completed":
             live[entry["addr"]] = entry["size"]
-    freed = [each["size"] for each in entries[first:last] if each["action"] == "free_completed"]
+    freed = [entry["size"] for entry in entries[first:last] if entry["action"] == "free_completed"]
     return [*live.values(), *freed]
 
 
@@ -103,24 +103,24 @@ def test_a_graph_over_time_has_the_weights_of_the_peak(tmp_path: Path) -> None:
 def test_every_block_is_in_its_segment_at_its_address(tmp_path: Path) -> None:
     ctx, raw = read(program(5).write(tmp_path / "s.pickle"))
     (memory,) = ctx.device_memories
-    found = find_segment_blocks(memory)
+    drawn_blocks = find_segment_blocks(memory)
     segments = sorted(raw["segments"], key=lambda segment: segment["address"])
-    assert found.segment_bytes.tolist() == [each["total_size"] for each in segments]
-    assert found.stream.tolist() == [int(each["stream"] > 0) for each in segments]
-    blocks = [(each, block) for each in segments for block in each["blocks"]]
-    assert found.n_bytes.tolist() == [block["size"] for _, block in blocks]
-    assert not found.gap_bytes.any()
-    assert [each != State.INACTIVE for each in found.state.tolist()] == [
+    assert drawn_blocks.segment_bytes.tolist() == [segment["total_size"] for segment in segments]
+    assert drawn_blocks.stream.tolist() == [int(segment["stream"] > 0) for segment in segments]
+    blocks = [(segment, block) for segment in segments for block in segment["blocks"]]
+    assert drawn_blocks.n_bytes.tolist() == [block["size"] for _, block in blocks]
+    assert not drawn_blocks.gap_bytes.any()
+    assert [state != State.INACTIVE for state in drawn_blocks.state.tolist()] == [
         block["state"].startswith("active") for _, block in blocks
     ]
-    times = [each["time_us"] for each in raw["device_traces"][0]]
+    times = [entry["time_us"] for entry in raw["device_traces"][0]]
     born = {
-        each["addr"]: each["time_us"] - times[0]
-        for each in raw["device_traces"][0]
-        if each["action"] == "alloc"
+        entry["addr"]: entry["time_us"] - times[0]
+        for entry in raw["device_traces"][0]
+        if entry["action"] == "alloc"
     }
-    assert found.at.tolist() == [
+    assert drawn_blocks.at.tolist() == [
         born.get(block["address"], -1) if block["state"].startswith("active") else -1
         for _, block in blocks
     ]
-    assert found.until == times[-1] - times[0]
+    assert drawn_blocks.until == times[-1] - times[0]

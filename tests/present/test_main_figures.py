@@ -24,21 +24,21 @@ from tests.tensorboard.recordings import write_gpu_training
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> Report:
-    found = analyze(write_gpu_training(tmp_path_factory.mktemp("traces")))
-    assert found.summary.recoverable_ns
-    return found
+    analysis = analyze(write_gpu_training(tmp_path_factory.mktemp("traces")))
+    assert analysis.summary.recoverable_ns
+    return analysis
 
 
 def test_they_are_means_over_the_steps(report: Report) -> None:
     steps = report.summary.steps
     total_ns = sum(step.time_ns for step in steps)
-    known = main_figures(report)
-    assert known.step_ns == pytest.approx(total_ns / len(steps), abs=1)
-    assert known.busy_share == pytest.approx(
+    figures = main_figures(report)
+    assert figures.step_ns == pytest.approx(total_ns / len(steps), abs=1)
+    assert figures.busy_share == pytest.approx(
         sum(step.gpu_busy_ns or 0 for step in steps) / total_ns
     )
-    assert known.saving_ns == round(report.summary.recoverable_ns / len(steps))
-    assert known.saving_share == report.summary.recoverable_ns / total_ns
+    assert figures.saving_ns == round(report.summary.recoverable_ns / len(steps))
+    assert figures.saving_share == report.summary.recoverable_ns / total_ns
 
 
 def test_without_steps_they_are_of_the_whole_recording(tmp_path: Path) -> None:
@@ -46,18 +46,20 @@ def test_without_steps_they_are_of_the_whole_recording(tmp_path: Path) -> None:
     b.launch("aten::mm", kernel="gemm", host_ns=5_000, device_ns=30_000)
     b.advance(100_000)
     b.launch("aten::mm", kernel="gemm", host_ns=5_000, device_ns=30_000)
-    known = main_figures(analyze(b.write(tmp_path / "t.json")))
-    assert known.step_ns is None
-    assert known.busy_share == pytest.approx(60_000 / (60_000 + 105_000 - 30_000 + 5_000), rel=0.1)
-    saved = replace(known, saving_ns=2_000_000, saving_share=0.25)
+    figures = main_figures(analyze(b.write(tmp_path / "t.json")))
+    assert figures.step_ns is None
+    assert figures.busy_share == pytest.approx(
+        60_000 / (60_000 + 105_000 - 30_000 + 5_000), rel=0.1
+    )
+    saved = replace(figures, saving_ns=2_000_000, saving_share=0.25)
     assert saved.saving == ("2.00 ms", "(25%)")
 
 
 def test_a_figure_with_a_label_is_the_same_on_every_surface(report: Report) -> None:
-    known = main_figures(report)
-    assert known.step_ns is not None
-    assert known.busy_share is not None
-    step, busy = format_ns(known.step_ns), format_share(known.busy_share)
+    figures = main_figures(report)
+    assert figures.step_ns is not None
+    assert figures.busy_share is not None
+    step, busy = format_ns(figures.step_ns), format_share(figures.busy_share)
     sentence = headline(report)
     assert f"The GPU is busy {busy} of each {step} step" in sentence
     for name in ("text", "md", "fragment", "html"):
@@ -69,24 +71,24 @@ def test_a_figure_with_a_label_is_the_same_on_every_surface(report: Report) -> N
     page = unescape(render(report, "html").decode())
     tiles = dict(re.findall(r'class="tile"><dt>([^<]+)</dt><dd><b>([^<]+)</b>', page))
     assert (tiles["Step time"], tiles["GPU busy"]) == (step, busy)
-    assert tiles[SAVING_TITLE] == format_ns(known.saving_ns)
+    assert tiles[SAVING_TITLE] == format_ns(figures.saving_ns)
     joined = data(build_combined_page([page.encode(), page.encode()]).decode(), "reports")
     table = joined["tables"]["side-by-side"]["rows"]
-    assert {(row[2], row[3]) for row in table} == {(known.step_ns, known.busy_share)}
+    assert {(row[2], row[3]) for row in table} == {(figures.step_ns, figures.busy_share)}
     first = report.findings[0]
     assert {row[-1] for row in table} == {f"{first.title}: {cost_text(report, first)}"}
 
 
 def test_tensorboard_and_loggers_have_the_same_figures(report: Report) -> None:
-    known, run = main_figures(report), summarize_run(report)
+    main, run = main_figures(report), summarize_run(report)
     assert (run.step_ns, run.busy_share, run.saving_ns) == (
-        known.step_ns,
-        known.busy_share,
-        known.saving_ns,
+        main.step_ns,
+        main.busy_share,
+        main.saving_ns,
     )
     logged = figures(report)
-    exported = {each.tag: each.value for each in build_points(report, 0)}
+    exported = {point.tag: point.value for point in build_points(report, 0)}
     for name, scale in (("step_ms", 1e6), ("busy_share", 1), ("saving_ms", 1e6)):
-        value = getattr(known, name.replace("_ms", "_ns"))
+        value = getattr(main, name.replace("_ms", "_ns"))
         assert logged[f"profkit/{name}"] == value / scale
         assert exported[f"profkit_recordings/{name}"] == value / scale

@@ -53,9 +53,9 @@ def test_each_line_has_the_bytes_that_it_allocated_and_did_not_free(tmp_path: Pa
     assert together(course, "line") == course.allocated_bytes.tolist()
     for line in (3, 8, 21):
         seen = layers[f"train.py:{line}"]
-        assert int(seen.max()) == max(each[line] for each in expected)
+        assert int(seen.max()) == max(amounts[line] for amounts in expected)
         assert int(seen[-1]) == expected[-1][line]
-    assert int(course.allocated_bytes.max()) == max(sum(each.values()) for each in expected)
+    assert int(course.allocated_bytes.max()) == max(sum(amounts.values()) for amounts in expected)
     assert course.reserved_bytes is not None
     assert (course.reserved_bytes >= course.allocated_bytes).all()
 

@@ -115,8 +115,8 @@ def test_each_reason_of_a_failed_allocation_has_a_text(reason: str | None, end: 
     report = reports.snapshot_report()
     assert report.summary.memory is not None
     (device,) = report.summary.memory.devices
-    other = replace(device, oom=(replace(device.oom[0], reason=reason),))
-    memory = replace(report.summary.memory, devices=(other,))
+    other_device = replace(device, oom=(replace(device.oom[0], reason=reason),))
+    memory = replace(report.summary.memory, devices=(other_device,))
     sentences = memory_sentences(replace(report, summary=Summary(0, memory=memory)))
     assert sentences[1].endswith(end)
 
@@ -172,7 +172,7 @@ def test_a_snapshot_without_history_has_no_peak() -> None:
     bare = replace(device, n_trace_events=0, oom=(), timeline=())
     memory = replace(report.summary.memory, devices=(bare,))
     report = replace(report, summary=Summary(0, memory=memory), unchecked=())
-    assert [each.title for each in allocation_tables(report, everything=True)] == [
+    assert [table.title for table in allocation_tables(report, everything=True)] == [
         "cuda:0 at the end"
     ]
     assert facts(report, everything=False)[0].endswith("largest free block 112 MiB, no history")
@@ -286,7 +286,7 @@ def test_the_headline_of_a_snapshot_names_uses_and_the_lines_of_the_largest() ->
         MemoryUse("workspace", 1, 40 * MIB),
     )
     earlier = AllocationSite(Location(), (), 4, 200 * MIB, is_before_recording=True)
-    state = [site(*each, "optimizer-state") for each in ((82, 300), (84, 150), (99, 50))]
+    state = [site(*place, "optimizer-state") for place in ((82, 300), (84, 150), (99, 50))]
     sites = (state[0], site(7, 240, "gradient"), *state[1:], earlier)
     assert text(*uses, sites=sites) == (
         "By use, inferred from stacks, the 1,000 MiB at the peak are 50% optimizer state "
@@ -297,7 +297,7 @@ def test_the_headline_of_a_snapshot_names_uses_and_the_lines_of_the_largest() ->
     )
     assert "inferred" not in text(uses[2], sites=sites)
     # The stacks of an earlier history tell the use of blocks that are older than this one.
-    older = tuple(replace(each, is_before_recording=True) for each in sites)
+    older = tuple(replace(site, is_before_recording=True) for site in sites)
     assert text(*uses, sites=older).endswith("24% gradients and 20% allocated before recording.")
 
 

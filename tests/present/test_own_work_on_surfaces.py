@@ -118,25 +118,25 @@ def shows_ours(text: str) -> list[str]:
 def test_steps_parts_and_path_are_those_of_the_program_alone(
     studied: AnalysisResult, plain: AnalysisResult
 ) -> None:
-    for found, alone in ((studied.report.summary, plain.report.summary),):
-        assert [step.dur_ns for step in found.steps] == [STEP_NS] * 3
-        assert found.breakdown is not None
+    for shown, alone in ((studied.report.summary, plain.report.summary),):
+        assert [step.dur_ns for step in shown.steps] == [STEP_NS] * 3
+        assert shown.breakdown is not None
         assert alone.breakdown is not None
-        assert found.breakdown.parts == alone.breakdown.parts
-        assert found.critical_path is not None
+        assert shown.breakdown.parts == alone.breakdown.parts
+        assert shown.critical_path is not None
         assert alone.critical_path is not None
-        assert found.critical_path.parts == alone.critical_path.parts
-        assert found.critical_path.lines == alone.critical_path.lines
-        assert [step.n_syncs for step in found.steps] == [step.n_syncs for step in alone.steps]
-        assert found.top_ops == alone.top_ops
-        assert found.sync_sites == alone.sync_sites
+        assert shown.critical_path.parts == alone.critical_path.parts
+        assert shown.critical_path.lines == alone.critical_path.lines
+        assert [step.n_syncs for step in shown.steps] == [step.n_syncs for step in alone.steps]
+        assert shown.top_ops == alone.top_ops
+        assert shown.sync_sites == alone.sync_sites
 
 
 def test_findings_tell_what_they_tell_of_the_program_alone(
     studied: AnalysisResult, plain: AnalysisResult
 ) -> None:
     def told(found: AnalysisResult) -> list[tuple[str, str]]:
-        return [(each.rule, each.message) for each in found.report.findings]
+        return [(finding.rule, finding.message) for finding in found.report.findings]
 
     assert told(studied) == told(plain)
 
@@ -174,7 +174,9 @@ def test_the_timeline_has_the_programs_threads_alone(
 
 
 def test_a_finding_is_called_from_the_program_alone(studied: AnalysisResult) -> None:
-    rule = next(each.rule for each in studied.report.findings if each.evidence.get("events"))
+    rule = next(
+        finding.rule for finding in studied.report.findings if finding.evidence.get("events")
+    )
     calls = explain(studied.report, studied.recording, rule).calls
     assert [(frame.file, frame.function) for frame in calls] == [
         ("/home/me/train.py", name) for name in ("<module>", "main", "train_step")
@@ -182,7 +184,9 @@ def test_a_finding_is_called_from_the_program_alone(studied: AnalysisResult) -> 
 
 
 # A Parquet file has all events as recorded, with their categories.
-@pytest.mark.parametrize("name", sorted({each.INFO.name for each in renderers()} - {"parquet"}))
+@pytest.mark.parametrize(
+    "name", sorted({renderer.INFO.name for renderer in renderers()} - {"parquet"})
+)
 def test_no_format_shows_profkits_calls(studied: AnalysisResult, name: str) -> None:
     try:
         product = render(studied.report, name, recording=studied.recording)
@@ -203,8 +207,8 @@ def test_an_exported_trace_keeps_the_ids_of_events(studied: AnalysisResult, tmp_
     again = tmp_path / "again.pt.trace.json"
     again.write_bytes(product)
     report = analyze(again)
-    assert [each.evidence.get("events") for each in report.findings] == [
-        each.evidence.get("events") for each in studied.report.findings
+    assert [finding.evidence.get("events") for finding in report.findings] == [
+        finding.evidence.get("events") for finding in studied.report.findings
     ]
     assert [step.dur_ns for step in report.summary.steps] == [STEP_NS] * 3
 

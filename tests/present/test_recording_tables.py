@@ -24,16 +24,19 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> AnalysisResult:
 
 
 def test_device_time_belongs_to_the_innermost_module(trained: AnalysisResult) -> None:
-    found = {each.name: each for each in find_module_times(trained.recording.context)}
-    assert {name: each.device_ns for name, each in found.items()} == {
+    module_of = {
+        module_time.name: module_time
+        for module_time in find_module_times(trained.recording.context)
+    }
+    assert {name: module.device_ns for name, module in module_of.items()} == {
         "Linear_0": STEPS * GEMM_NS,
         "Net_0": STEPS * RELU_NS,
     }
-    assert (found["Linear_0"].parent, found["Net_0"].parent) == ("Net_0", None)
-    assert {each.n_calls for each in found.values()} == {STEPS}
-    assert found["Linear_0"].total_ns == STEPS * 20_000
-    assert found["Net_0"].total_ns == STEPS * 40_000
-    assert found["Linear_0"].op_ns == found["Net_0"].op_ns == STEPS * 20_000
+    assert (module_of["Linear_0"].parent, module_of["Net_0"].parent) == ("Net_0", None)
+    assert {module.n_calls for module in module_of.values()} == {STEPS}
+    assert module_of["Linear_0"].total_ns == STEPS * 20_000
+    assert module_of["Net_0"].total_ns == STEPS * 40_000
+    assert module_of["Linear_0"].op_ns == module_of["Net_0"].op_ns == STEPS * 20_000
 
 
 def test_module_times_with_lines_of_another_step_sum_all_operators() -> None:
@@ -41,14 +44,16 @@ def test_module_times_with_lines_of_another_step_sum_all_operators() -> None:
     ctx = study(path).recording.context
     is_op = ctx.events.category == Category.OP
     caller = ctx.tree.enclosing(is_op)
-    own: dict[str, int] = {}
+    own_ns: dict[str, int] = {}
     for row in ctx.events.rows_of(Category.OP).tolist():
         if (module := ctx.source.module[row]) >= 0:
             name = ctx.source.modules[module]
             called = ctx.events.dur_ns[(caller == row) & is_op]
-            own[name] = own.get(name, 0) + int(ctx.events.dur_ns[row] - called.sum())
-    assert own
-    assert {each.name: each.op_ns for each in find_module_times(ctx) if each.n_ops} == own
+            own_ns[name] = own_ns.get(name, 0) + int(ctx.events.dur_ns[row] - called.sum())
+    assert own_ns
+    assert {
+        module.name: module.op_ns for module in find_module_times(ctx) if module.n_ops
+    } == own_ns
 
 
 def test_kernel_extremes_are_the_shortest_and_longest_call(tmp_path: Path) -> None:
@@ -74,9 +79,9 @@ def test_allocations_belong_to_the_innermost_operator(tmp_path: Path) -> None:
     b.advance(1_000)
     b.free(first)
     ctx = study(b.write(tmp_path / "t.json")).recording.context
-    found = {each.op: each for each in find_operator_memory(ctx)}
-    assert set(found) == {"aten::empty", "aten::resize_"}
-    empty, resize = found["aten::empty"], found["aten::resize_"]
+    memory_of = {operator.op: operator for operator in find_operator_memory(ctx)}
+    assert set(memory_of) == {"aten::empty", "aten::resize_"}
+    empty, resize = memory_of["aten::empty"], memory_of["aten::resize_"]
     assert (empty.n_allocations, empty.allocated_bytes, empty.net_bytes) == (2, 5 * MB, 5 * MB)
     assert (resize.n_allocations, resize.allocated_bytes, resize.net_bytes) == (1, MB, -MB)
     assert empty.device == "cuda:0"
@@ -91,8 +96,10 @@ def test_the_largest_allocations_have_their_lifetimes(tmp_path: Path) -> None:
     b.advance(7_000)
     b.free(block)
     b.alloc(MB)
-    found = find_largest_allocations(study(b.write(tmp_path / "t.json")).recording.context)
-    assert [(each.op, each.n_bytes, each.lifetime_ns) for each in found] == [
+    allocations = find_largest_allocations(study(b.write(tmp_path / "t.json")).recording.context)
+    assert [
+        (allocation.op, allocation.n_bytes, allocation.lifetime_ns) for allocation in allocations
+    ] == [
         ("aten::empty", 5 * MB, None),
         ("aten::empty", 3 * MB, 8_000),
         (None, MB, None),

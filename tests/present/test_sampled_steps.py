@@ -37,8 +37,8 @@ def test_the_critical_path_has_the_function_its_line_and_its_share(tmp_path: Pat
     )
     assert line.per_step_ns == 8 * MS
     assert line.share == pytest.approx(0.8)
-    assert sum(each.ns for each in path.lines) == path.total_ns
-    assert sum(each.ns for each in path.entries) == path.total_ns
+    assert sum(line.ns for line in path.lines) == path.total_ns
+    assert sum(entry.ns for entry in path.entries) == path.total_ns
 
 
 def test_the_rest_of_the_python_time_keeps_no_name(tmp_path: Path) -> None:
@@ -141,13 +141,13 @@ def test_without_lines_of_operators_the_samples_say_where_they_are(tmp_path: Pat
     ]
     report = report_of(tmp_path, recording(functions, lambda b: b.compute("aten::mm", 10 * MS)))
     assert report.summary.sampled is not None
-    found = report.summary.sampled.with_operators
+    sampled = report.summary.sampled.with_operators
     # `main` runs the steps: that it takes 40% of them is no news.
-    assert [(each.location.function, each.location.line) for each in found] == [
+    assert [(function.location.function, function.location.line) for function in sampled] == [
         ("alpha_bar", 16),
         ("forward", 39),
     ]
-    assert [(each.n_samples, each.time_ns, each.share) for each in found] == [
+    assert [(function.n_samples, function.time_ns, function.share) for function in sampled] == [
         (40, 12 * MS, 0.4),
         (20, 6 * MS, 0.2),
     ]

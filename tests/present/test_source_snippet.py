@@ -18,10 +18,10 @@ def at(path: Path, line: int) -> Location:
 def test_three_lines_around_come_without_the_indent_of_all(tmp_path: Path) -> None:
     path = tmp_path / "train.py"
     path.write_text(CODE)
-    found = source_snippet(at(path, 10))
-    assert found is not None
-    assert (found.first, found.marked) == (7, 10)
-    assert found.lines == tuple(f"line_{n} = {n}" for n in range(7, 14))
+    snippet = source_snippet(at(path, 10))
+    assert snippet is not None
+    assert (snippet.first, snippet.marked) == (7, 10)
+    assert snippet.lines == tuple(f"line_{n} = {n}" for n in range(7, 14))
 
 
 @pytest.mark.parametrize(("line", "first", "n_lines"), [(1, 1, 4), (2, 1, 5), (20, 17, 5)])
@@ -30,17 +30,17 @@ def test_a_file_has_no_lines_before_its_first_and_after_its_last(
 ) -> None:
     path = tmp_path / "train.py"
     path.write_text(CODE)
-    found = source_snippet(at(path, line))
-    assert found is not None
-    assert (found.first, len(found.lines)) == (first, n_lines)
+    snippet = source_snippet(at(path, line))
+    assert snippet is not None
+    assert (snippet.first, len(snippet.lines)) == (first, n_lines)
 
 
 def test_lines_are_counted_as_python_counts_them(tmp_path: Path) -> None:
     path = tmp_path / "train.py"
     path.write_bytes(b"# -*- coding: latin-1 -*-\r\na = '\x0c\x1c\xe9'\r\nb = 2\r\n")
-    found = source_snippet(at(path, 3), around=0)
-    assert found is not None
-    assert found.lines == ("b = 2",)
+    snippet = source_snippet(at(path, 3), around=0)
+    assert snippet is not None
+    assert snippet.lines == ("b = 2",)
 
 
 def test_a_relative_path_begins_in_the_folder_that_is_named(tmp_path: Path) -> None:
@@ -95,9 +95,9 @@ def test_a_file_that_is_too_large_or_no_text_is_left_alone(tmp_path: Path) -> No
 def test_a_line_without_end_is_cut(tmp_path: Path) -> None:
     path = tmp_path / "train.py"
     path.write_text("x" * 5000)
-    found = source_snippet(at(path, 1))
-    assert found is not None
-    assert len(found.lines[0]) == 300
+    snippet = source_snippet(at(path, 1))
+    assert snippet is not None
+    assert len(snippet.lines[0]) == 300
 
 
 ADDS = """\

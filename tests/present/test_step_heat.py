@@ -17,22 +17,22 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Report:
 
 
 def test_a_cell_is_a_step_of_a_rank(report: Report) -> None:
-    found = build_step_heat(report)
-    assert found is not None
-    assert (found.row_labels, found.column_labels) == (("0", "1"), ("0", "1", "2", "3"))
-    for rank, cells in zip(report.ranks, found.cells, strict=True):
-        assert [each and each.time_ns for each in cells] == [*rank.steps_ns]
-        assert [each and each.wait_ns for each in cells] == [*rank.steps_wait_ns]
+    heat = build_step_heat(report)
+    assert heat is not None
+    assert (heat.row_labels, heat.column_labels) == (("0", "1"), ("0", "1", "2", "3"))
+    for rank, cells in zip(report.ranks, heat.cells, strict=True):
+        assert [cell and cell.time_ns for cell in cells] == [*rank.steps_ns]
+        assert [cell and cell.wait_ns for cell in cells] == [*rank.steps_wait_ns]
 
 
 def test_without_waiting_the_late_rank_stands_out(report: Report) -> None:
-    found = build_step_heat(report, own=True)
-    assert found is not None
-    (first, last) = found.cells
+    heat = build_step_heat(report, own=True)
+    assert heat is not None
+    (first, last) = heat.cells
     own_ns = report.ranks[0].steps_ns[0] - LATE_NS
-    assert found.median_ns == own_ns
-    assert {each and each.level for each in first} == {2}, "within 3% of the median"
-    assert all(each is not None and each.level > 2 for each in last)
+    assert heat.median_ns == own_ns
+    assert {cell and cell.level for cell in first} == {2}, "within 3% of the median"
+    assert all(cell is not None and cell.level > 2 for cell in last)
 
 
 def test_steps_that_a_rank_has_not_are_empty(report: Report) -> None:
@@ -43,33 +43,33 @@ def test_steps_that_a_rank_has_not_are_empty(report: Report) -> None:
             for name in ("step_names", "steps_ns", "steps_wait_ns")
         },
     )
-    found = build_step_heat(replace(report, ranks=(report.ranks[0], short)))
-    assert found is not None
-    assert [each is None for each in found.cells[1]] == [True, False, False, False]
-    assert len(found.columns) == N_STEPS
+    heat = build_step_heat(replace(report, ranks=(report.ranks[0], short)))
+    assert heat is not None
+    assert [cell is None for cell in heat.cells[1]] == [True, False, False, False]
+    assert len(heat.columns) == N_STEPS
 
 
 def test_of_many_ranks_and_steps_neighbors_share_a_cell_with_the_longest(report: Report) -> None:
     many = many_ranks(report, 1000, 500)
-    found = build_step_heat(many, own=True)
-    assert found is not None
-    assert len(found.rows) <= MAX_ROWS
-    assert len(found.columns) <= MAX_COLUMNS
-    assert sum(map(len, found.rows)) == 1000
-    assert found.rows[0] == tuple(range(32)), "as many as powers of two, like hosts have"
-    assert all(each is not None and each.rank == 17 for each in found.cells[0])
-    at = next(place for place, names in enumerate(found.columns) if "ProfilerStep#100" in names)
+    heat = build_step_heat(many, own=True)
+    assert heat is not None
+    assert len(heat.rows) <= MAX_ROWS
+    assert len(heat.columns) <= MAX_COLUMNS
+    assert sum(map(len, heat.rows)) == 1000
+    assert heat.rows[0] == tuple(range(32)), "as many as powers of two, like hosts have"
+    assert all(cell is not None and cell.rank == 17 for cell in heat.cells[0])
+    at = next(place for place, names in enumerate(heat.columns) if "ProfilerStep#100" in names)
     of_17 = dict(zip(many.ranks[17].step_names, many.ranks[17].steps_ns, strict=True))
     waits = dict(zip(many.ranks[17].step_names, many.ranks[17].steps_wait_ns, strict=True))
-    longest = max(of_17[name] - waits[name] for name in found.columns[at])
-    cell = found.cells[0][at]
+    longest = max(of_17[name] - waits[name] for name in heat.columns[at])
+    cell = heat.cells[0][at]
     assert cell is not None
     assert cell.time_ns - cell.wait_ns == longest
 
 
 def test_a_job_without_steps_has_no_grid(report: Report) -> None:
     ranks = tuple(
-        replace(each, step_names=(), steps_ns=(), steps_wait_ns=()) for each in report.ranks
+        replace(rank, step_names=(), steps_ns=(), steps_wait_ns=()) for rank in report.ranks
     )
     assert build_step_heat(replace(report, ranks=ranks)) is None
 

@@ -23,11 +23,11 @@ TRACES = sorted((Path(__file__).parents[2] / "traces").glob("*/*.gz"))
 
 
 def made(path: Path) -> tuple[Timeline, Context, Report]:
-    found = study(path)
-    ctx = found.recording.context
-    drawn = build_timeline(ctx, found.report)
+    result = study(path)
+    ctx = result.recording.context
+    drawn = build_timeline(ctx, result.report)
     assert drawn is not None
-    return drawn, ctx, found.report
+    return drawn, ctx, result.report
 
 
 def of_row(slices: Slices, row: int) -> Slices:
@@ -55,11 +55,11 @@ def is_sound(drawn: Timeline, events: EventTable) -> None:
     for level in drawn.levels:
         slices = level.slices
         for row in range(n_rows):
-            here, exact = of_row(slices, row), of_row(finest, row)
-            assert (here.start_ns[1:] >= here.end_ns[:-1]).all()
-            assert here.busy_ns.sum() == exact.busy_ns.sum()
-            assert here.n.sum() == exact.n.sum()
-            assert (here.busy_ns <= here.end_ns - here.start_ns).all()
+            shown_rows, exact = of_row(slices, row), of_row(finest, row)
+            assert (shown_rows.start_ns[1:] >= shown_rows.end_ns[:-1]).all()
+            assert shown_rows.busy_ns.sum() == exact.busy_ns.sum()
+            assert shown_rows.n.sum() == exact.n.sum()
+            assert (shown_rows.busy_ns <= shown_rows.end_ns - shown_rows.start_ns).all()
         for lane in drawn.lanes:
             rows = range(lane.first_row, lane.first_row + lane.n_rows)
             assert sum(int(of_row(slices, row).n.sum()) for row in rows) == lane.n
@@ -192,9 +192,9 @@ def test_every_event_is_in_one_lane(tmp_path: Path) -> None:
     b = TraceBuilder()
     b.overhead("Buffer Flush", 30_000)
     b.launch("aten::mm", kernel="gemm", host_ns=9_000, device_ns=70_000, device=1)
-    found = study(b.write(tmp_path / "t.json")).recording.context
-    every: list[Rows] = [lane.rows for lane in find_event_lanes(found)]
-    assert sorted(np.concatenate(every).tolist()) == list(range(len(found.events)))
+    ctx = study(b.write(tmp_path / "t.json")).recording.context
+    every: list[Rows] = [lane.rows for lane in find_event_lanes(ctx)]
+    assert sorted(np.concatenate(every).tolist()) == list(range(len(ctx.events)))
 
 
 @pytest.mark.parametrize("path", TRACES, ids=lambda path: path.parent.name)
@@ -207,9 +207,9 @@ def test_the_critical_path_is_a_lane_with_exactly_its_segments(path: Path) -> No
     np.testing.assert_array_equal(slices.end_ns, critical.ends_ns)
     assert all(drawn.sites[site].is_path for site in np.unique(slices.site).tolist())
     of_path = [site for site in drawn.sites if site.is_path]
-    found = report.summary.critical_path
-    assert found is not None
-    assert sum(site.total_ns for site in of_path) == lane.busy_ns == found.total_ns
+    critical_path = report.summary.critical_path
+    assert critical_path is not None
+    assert sum(site.total_ns for site in of_path) == lane.busy_ns == critical_path.total_ns
     assert sum(site.n for site in of_path) == lane.n
     ops = sum(site.total_ns for site in of_path if site.kind == "op")
-    assert ops == sum(part.ns for part in found.parts if part.kind == "operator")
+    assert ops == sum(part.ns for part in critical_path.parts if part.kind == "operator")

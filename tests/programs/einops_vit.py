@@ -17,7 +17,7 @@ class Attention(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         parts = self.qkv(self.norm(x)).chunk(3, dim=-1)
-        q, k, v = (rearrange(each, "b n (h d) -> b h n d", h=self.heads) for each in parts)
+        q, k, v = (rearrange(part, "b n (h d) -> b h n d", h=self.heads) for part in parts)
         mixed = nn.functional.scaled_dot_product_attention(q, k, v)
         return x + self.out(rearrange(mixed, "b h n d -> b n (h d)"))
 

@@ -61,8 +61,8 @@ def command_of(name: str, expected: Expected) -> list[str]:
 
 def note(name: str, **found: Any) -> None:  # noqa: ANN401
     RESULTS.parent.mkdir(exist_ok=True)
-    known = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
-    RESULTS.write_text(json.dumps({**known, name: found}, indent=1, sort_keys=True))
+    results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    RESULTS.write_text(json.dumps({**results, name: found}, indent=1, sort_keys=True))
     print(name, found)
 
 
@@ -84,7 +84,7 @@ def test_a_program_runs_as_without_profkit_and_is_reported_rightly(
     assert report is not None, watched.err
     memory = report["summary"]["memory"] or {}
     steps = memory.get("n_monitored_steps")
-    found = {finding["name"] for finding in report["findings"]}
+    rules = {finding["name"] for finding in report["findings"]}
     note(
         name,
         exit_codes=[bare.code, watched.code],
@@ -93,17 +93,17 @@ def test_a_program_runs_as_without_profkit_and_is_reported_rightly(
         cpu_ratio=round(watched.cpu_s / bare.cpu_s, 2),
         steps=steps,
         definition=report["source"]["step_definition"],
-        findings=sorted(found),
+        findings=sorted(rules),
     )
     assert (watched.code, watched.out) == (bare.code, bare.out)
     assert "Traceback" not in watched.err, watched.err
     assert "profkit/capture" not in json.dumps(report["findings"])
-    assert found <= {*expected.true, *expected.may, *ANYWHERE}, "a false alarm"
+    assert rules <= {*expected.true, *expected.may, *ANYWHERE}, "a false alarm"
     true = set(expected.true)
     # A short run may end before a step with lines, and a read is reported by its line.
-    if "no-stacks" in {one["name"] for one in report["health"]}:
+    if "no-stacks" in {finding["name"] for finding in report["health"]}:
         true -= {"item-sync"}
-    assert true <= found, "what is true was not reported"
+    assert true <= rules, "what is true was not reported"
     if expected.steps is None:
         assert steps is None
     else:  # fewer where the processor time of monitoring is spent

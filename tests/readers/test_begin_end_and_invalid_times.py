@@ -280,8 +280,8 @@ def test_a_kernel_that_lasts_over_many_later_ones_of_its_stream_is_excluded(tmp_
     for number in (100, 170):
         events[number]["dur"] = 1_600_000.0
     notes = read(tmp_path, events).notes
-    assert [each.position for each in notes.invalid] == [100, 170]
-    assert {each.reason for each in notes.invalid} == {
+    assert [event.position for event in notes.invalid] == [100, 170]
+    assert {event.reason for event in notes.invalid} == {
         "it contains many later kernels of its stream"
     }
 
@@ -292,7 +292,7 @@ def test_work_of_a_device_whose_times_are_all_0_is_excluded(tmp_path: Path) -> N
     operators = [event(1e9 + number, 1.0, name="aten::mm") for number in range(30)]
     trace = read(tmp_path, [*lost, *calls, *operators])
     assert trace.notes.n_invalid == 6
-    assert {each.reason for each in trace.notes.invalid} == {LOST_TIME}
+    assert {event.reason for event in trace.notes.invalid} == {LOST_TIME}
     assert {name for name, _, _ in spans(trace)} == {"aten::mm"}
 
 

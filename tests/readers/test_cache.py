@@ -28,20 +28,24 @@ RECORDED = sorted((Path(__file__).parents[2] / "traces").glob("*/*.pt.trace.json
 
 def columns(table: EventTable | MemoryTable) -> dict[str, Any]:
     """Every column with its type, sparse ones as two; names and lanes as they are."""
-    found: dict[str, Any] = {}
-    for each in fields(table):
-        value = getattr(table, each.name)
+    columns: dict[str, Any] = {}
+    for field in fields(table):
+        value = getattr(table, field.name)
         if isinstance(value, SparseColumn):
-            found[each.name] = (value.rows.tolist(), value.values.tolist(), value.values.dtype.kind)
+            columns[field.name] = (
+                value.rows.tolist(),
+                value.values.tolist(),
+                value.values.dtype.kind,
+            )
         elif isinstance(value, np.ndarray):
-            found[each.name] = (value.tolist(), value.dtype)
+            columns[field.name] = (value.tolist(), value.dtype)
         else:
-            found[each.name] = value
-    return found
+            columns[field.name] = value
+    return columns
 
 
 def same(one: Trace, other: Trace) -> bool:
-    bare = [replace(each, events=None, memory=None) for each in (one, other)]  # type: ignore[arg-type]
+    bare = [replace(trace, events=None, memory=None) for trace in (one, other)]  # type: ignore[arg-type]
     return (
         bare[0] == bare[1]
         and columns(one.events) == columns(other.events)
@@ -71,14 +75,14 @@ def path(tmp_path: Path) -> Path:
 @pytest.fixture
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """The files that were read, and not mapped."""
-    found: list[Path] = []
+    written: list[Path] = []
 
     def read(place: Path, limit_bytes: int | None, _: OnProgress | None) -> Trace:
-        found.append(place)
+        written.append(place)
         return read_kineto(place, limit_bytes)
 
     monkeypatch.setattr(cached, "read_kineto", read)
-    return found
+    return written
 
 
 def entries(folder: Path) -> list[Path]:
@@ -101,9 +105,9 @@ def test_a_second_look_names_the_path_that_was_given(
 ) -> None:
     read_trace(path)
     moved = path.rename(path.with_name("b.pt.trace.json"))
-    found = read_trace(moved)
+    trace = read_trace(moved)
     # A renamed file has another time of change, so that it is read again.
-    assert (found.path, reads) == (str(moved), [path, moved])
+    assert (trace.path, reads) == (str(moved), [path, moved])
     assert read_trace(moved).path == str(moved)
     assert len(entries(folder)) == 2
 
@@ -131,9 +135,9 @@ def test_a_file_that_is_written_while_it_is_read_is_not_cached(
     path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def read(place: Path, limit_bytes: int | None, _: OnProgress | None) -> Trace:
-        found = read_kineto(place, limit_bytes)
+        kineto_trace = read_kineto(place, limit_bytes)
         program("other").write(place)
-        return found
+        return kineto_trace
 
     monkeypatch.setattr(cached, "read_kineto", read)
     assert "gemm" in read_trace(path).events.names
@@ -204,8 +208,8 @@ def test_the_members_of_an_archive_are_cached_apart(
         program(kernel).write(inside / f"{kernel}.pt.trace.json")
     archive = Path(shutil.make_archive(str(tmp_path / "job"), "tar", inside))
     members = [Path(f"{archive}!./{kernel}.pt.trace.json") for kernel in ("one", "two")] * 2
-    found = [read_trace(member).events.names for member in members]
-    assert ["one" in names for names in found] == [True, False] * 2
+    names_of_members = [read_trace(member).events.names for member in members]
+    assert ["one" in names for names in names_of_members] == [True, False] * 2
     assert len(reads) == len(entries(folder)) == 2
 
 
@@ -247,7 +251,7 @@ def test_a_damaged_entry_is_replaced(
     damage(entry)
     assert same(read_trace(path), first)
     assert len(reads) == 2
-    assert [each.read_bytes() for each in entries(folder)] == [content]
+    assert [entry.read_bytes() for entry in entries(folder)] == [content]
 
 
 def test_no_flipped_bit_is_used(path: Path, folder: Path) -> None:
@@ -262,13 +266,13 @@ def test_no_flipped_bit_is_used(path: Path, folder: Path) -> None:
     content = entry.read_bytes()
     for at in range(0, len(content), 61):
         entry.write_bytes(content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :])
-        found = users.find(key)
-        if found is None:
+        cached = users.find(key)
+        if cached is None:
             assert not entry.exists()
             continue
-        assert found.data == expected.data
+        assert cached.data == expected.data
         for name, array in expected.arrays.items():
-            assert np.array_equal(found.arrays[name], array)
+            assert np.array_equal(cached.arrays[name], array)
 
 
 def out_of_range(name: str, value: int, at: int = -1) -> Callable[[dict[str, Any]], None]:
@@ -373,7 +377,7 @@ def test_the_least_recently_used_entries_go(folder: Path, tmp_path: Path) -> Non
     assert users.find(keys[0]) is not None, "and is used now"
     more = filled(folder, tmp_path / "..", 320_000, 1)
     assert [users.find(key) is not None for key in (*keys, *more)] == [True, False, True, True]
-    assert sum(each.stat().st_size for each in entries(folder)) <= 320_000
+    assert sum(entry.stat().st_size for entry in entries(folder)) <= 320_000
 
 
 def test_an_entry_that_may_be_mapped_is_not_removed_for_another(
@@ -408,16 +412,16 @@ def test_a_draft_of_a_dead_process_goes_and_that_of_a_running_one_is_left(
     assert entries(folder) == [draft]
     os.utime(draft, (1e9, 1e9))
     read_trace(path)
-    assert [each.suffix for each in entries(folder)] == [".entry"]
+    assert [entry.suffix for entry in entries(folder)] == [".entry"]
     read_trace(path)
     assert len(reads) == 2
 
 
 def test_a_map_outlives_the_entry(path: Path, folder: Path) -> None:
     expected = read_trace(path)
-    found = read_trace(path)
+    trace = read_trace(path)
     shutil.rmtree(folder)
-    assert same(found, expected)
+    assert same(trace, expected)
 
 
 def test_the_cache_is_not_used_where_its_folder_is_no_folder(
@@ -427,9 +431,9 @@ def test_the_cache_is_not_used_where_its_folder_is_no_folder(
     folder.write_bytes(b"a file")
     expected = read_kineto(path)
     for _ in range(2):
-        found = read_trace(path)
-        assert same(found, expected)
-        (said,) = (stage for stage in found.notes.stages_ns if stage.startswith("cache"))
+        trace = read_trace(path)
+        assert same(trace, expected)
+        (said,) = (stage for stage in trace.notes.stages_ns if stage.startswith("cache"))
         assert said.startswith("cache: not written, ")
     assert len(reads) == 2
 

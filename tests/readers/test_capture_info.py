@@ -154,7 +154,7 @@ def test_lines_that_refer_to_nothing_are_dropped_and_reported(
     assert capture.lines is None
     assert capture.compiles == COMPILES
     report = analyze(path, strict=True)
-    (finding,) = [each for each in report.health if each.rule == "PRF006"]
+    (finding,) = [finding for finding in report.health if finding.rule == "PRF006"]
     assert finding.message.endswith("is invalid and is not used: `lines`.")
 
 
@@ -191,7 +191,9 @@ def test_what_profkit_wrote_is_used_without_a_finding(tmp_path: Path) -> None:
     assert trace.notes.invalid_metadata == ()
     assert trace.capture is not None
     assert trace.capture.lines == LINES
-    assert not [each for each in analyze(path, strict=True).health if each.rule == "PRF006"]
+    assert not [
+        finding for finding in analyze(path, strict=True).health if finding.rule == "PRF006"
+    ]
 
 
 def test_threads_and_settings_are_read_back_unchanged(tmp_path: Path) -> None:
@@ -247,8 +249,8 @@ def test_sampled_functions_are_in_the_report_and_its_headline(tmp_path: Path) ->
     report = analyze(of_service(tmp_path / "t.json"))
     sampled = report.summary.sampled
     assert sampled is not None
-    assert [each.share for each in sampled.functions] == [0.6, 0.3, 0.1]
-    assert [each.location.place for each in sampled.functions[:2]] == [
+    assert [function.share for function in sampled.functions] == [0.6, 0.3, 0.1]
+    assert [function.location.place for function in sampled.functions[:2]] == [
         "service.py:31",
         "service.py:9",
     ]

@@ -14,7 +14,9 @@ TRACES = Path(__file__).parents[2] / "traces"
 
 @pytest.mark.parametrize("category", [*DEVICE_WORK, Category.RUNTIME, Category.DRIVER])
 def test_what_a_device_does_needs_one(category: Category) -> None:
-    written = [name for name, one in CATEGORIES.items() if one is category]
+    written = [
+        name for name, written_category in CATEGORIES.items() if written_category is category
+    ]
     assert written
     assert all(map(needs_device, written))
 

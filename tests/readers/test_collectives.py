@@ -45,22 +45,22 @@ def test_arguments_are_those_of_the_kernel_or_of_the_operator_around_its_launch(
     on: str, tmp_path: Path
 ) -> None:
     b = launched(ARGS if on != "kernel" else {}, ARGS if on != "operator" else {})
-    found = calls_of(b, tmp_path)
-    assert found.kind == ("all-gather",)
-    assert found.groups == (GROUP,)
-    assert found.element_type == ("BFloat16",)
-    assert (found.n_in.tolist(), found.n_out.tolist()) == ([8], [32])
-    assert found.step.tolist() == [7]
-    assert found.seq.tolist() == found.source.tolist() == [MISSING]
-    assert found.idle_ns.tolist() == [0], "the multiplication still runs"
+    calls = calls_of(b, tmp_path)
+    assert calls.kind == ("all-gather",)
+    assert calls.groups == (GROUP,)
+    assert calls.element_type == ("BFloat16",)
+    assert (calls.n_in.tolist(), calls.n_out.tolist()) == ([8], [32])
+    assert calls.step.tolist() == [7]
+    assert calls.seq.tolist() == calls.source.tolist() == [MISSING]
+    assert calls.idle_ns.tolist() == [0], "the multiplication still runs"
 
 
 def test_a_number_an_id_and_the_other_rank(tmp_path: Path) -> None:
     more = {"Seq": 17, "Comms Id": 1 << 63, "Src Rank": 3, "Collective name": "recv"}
-    found = calls_of(launched({}, {**ARGS, **more}), tmp_path)
-    assert (found.kind, found.seq.tolist(), found.source.tolist()) == (("receive",), [17], [3])
-    assert found.comms_id == (str(1 << 63),)
-    assert found.target.tolist() == [MISSING]
+    calls = calls_of(launched({}, {**ARGS, **more}), tmp_path)
+    assert (calls.kind, calls.seq.tolist(), calls.source.tolist()) == (("receive",), [17], [3])
+    assert calls.comms_id == (str(1 << 63),)
+    assert calls.target.tolist() == [MISSING]
 
 
 def test_ranks_that_torch_left_out_are_those_of_the_configuration(tmp_path: Path) -> None:
@@ -69,9 +69,9 @@ def test_ranks_that_torch_left_out_are_those_of_the_configuration(tmp_path: Path
         {"pg_name": "dp", "ranks": "[0, 2, 4, 6]"},
         {"pg_name": 3},
     ]
-    found = calls_of(launched({}, cut), tmp_path)
-    assert found.groups[0].ranks is None
-    assert found.groups[0].size == 4
+    calls = calls_of(launched({}, cut), tmp_path)
+    assert calls.groups[0].ranks is None
+    assert calls.groups[0].size == 4
     for written in (config[:1], [{**config[0], "ranks": [0, 2, 4, 6]}]):
         head = {"distributedInfo": {"rank": 2, "world_size": 8, "pg_config": written}}
         assert calls_of(launched({}, cut, **head), tmp_path).groups == (GROUP,)
@@ -100,9 +100,11 @@ def test_reading_is_the_same_in_one_batch_or_event_by_event(tmp_path: Path) -> N
     broken.write_text(json.dumps(text))
     salvaged = load_trace(broken).events
     for name in ("collective", "group_name", "group_size", "n_out", "collective_seq"):
-        one, other = getattr(whole, name), getattr(salvaged, name)
-        assert one.rows.tolist() == other.rows.tolist() != []
+        expected, salvaged_column = getattr(whole, name), getattr(salvaged, name)
+        assert expected.rows.tolist() == salvaged_column.rows.tolist() != []
         if name in ("collective", "group_name"):
-            assert [whole.names[i] for i in one.values] == [salvaged.names[i] for i in other.values]
+            assert [whole.names[i] for i in expected.values] == [
+                salvaged.names[i] for i in salvaged_column.values
+            ]
         else:
-            assert one.values.tolist() == other.values.tolist()
+            assert expected.values.tolist() == salvaged_column.values.tolist()

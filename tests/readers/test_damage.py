@@ -80,12 +80,14 @@ def test_a_truncated_file_is_read_up_to_its_end(pack: Callable[[bytes], bytes], 
     whole, data = read(pack(REAL)), pack(REAL)
     n_before = 0
     for at in range(len(data) // 2, len(data), max(1, len(data) // 40)):
-        found = read(data[:at])
-        assert found.notes.truncated
-        n_before, n_earlier = found.notes.n_complete, n_before
+        other_place = read(data[:at])
+        assert other_place.notes.truncated
+        n_before, n_earlier = other_place.notes.n_complete, n_before
         assert n_earlier <= n_before <= whole.notes.n_complete
-        rows = range(len(found.events))
-        assert [found.events.name_of(i) for i in rows] == [whole.events.name_of(i) for i in rows]
+        rows = range(len(other_place.events))
+        assert [other_place.events.name_of(i) for i in rows] == [
+            whole.events.name_of(i) for i in rows
+        ]
     assert n_before > whole.notes.n_complete / 2
 
 
@@ -345,8 +347,8 @@ def mutated(draw: st.DrawFn) -> bytes:
         elif kind == "flip":
             data[at] ^= 1 << draw(st.integers(0, 7))
         elif kind == "splice":
-            other = draw(st.integers(0, len(data) - 1))
-            data[at:at] = data[other : other + 300]
+            other_kernel = draw(st.integers(0, len(data) - 1))
+            data[at:at] = data[other_kernel : other_kernel + 300]
         else:
             data[at:at] = draw(
                 st.sampled_from([b'"', b"\\", b"{", b"}]", b"\0", b"\xff", b'"ts":'])
@@ -434,8 +436,8 @@ def test_the_events_are_those_of_the_files_own_key(tmp_path: Path) -> None:
 @pytest.mark.parametrize("device", [-1, 1 << 31, 1 << 40])
 def test_a_device_that_cannot_be_is_unknown(tmp_path: Path, device: int) -> None:
     path = tmp_path / "t.json"
-    other = {**KERNEL, "ts": 9, "args": {"device": device, "stream": 7}}
-    path.write_text(_trace({**KERNEL, "args": {"device": 0, "stream": 7}}, other))
+    other_kernel = {**KERNEL, "ts": 9, "args": {"device": device, "stream": 7}}
+    path.write_text(_trace({**KERNEL, "args": {"device": 0, "stream": 7}}, other_kernel))
     assert load(path).events.device.values.tolist() == [0]
     (summary,) = analyze(path, strict=True).summary.devices
     assert (summary.device, summary.busy_ns) == ("cuda:0", 10_000)

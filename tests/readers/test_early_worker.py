@@ -17,9 +17,9 @@ from profkit.testing import SnapshotBuilder
 
 
 def read_snapshot(path: Path, **options: Any) -> MemorySnapshot:  # noqa: ANN401
-    found = read_pickle(path, **options)
-    assert isinstance(found, MemorySnapshot)
-    return found
+    value = read_pickle(path, **options)
+    assert isinstance(value, MemorySnapshot)
+    return value
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def test_a_file_is_read_by_the_worker_that_was_started_early(
     assert early.notes.uncompressed_bytes == alone.notes.uncompressed_bytes
     assert early.segments.address.tolist() == alone.segments.address.tolist()
     assert early.history.time_us.tolist() == alone.history.time_us.tolist()
-    assert all(one.returncode is not None for one in started)
+    assert all(process.returncode is not None for process in started)
 
 
 @pytest.mark.parametrize("is_early", [False, True])

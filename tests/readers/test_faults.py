@@ -47,8 +47,8 @@ class Faults:
 
         def call(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
             is_ours = args and isinstance(args[0], str | Path) and str(args[0]) == self.path
-            found = self.call(function, *args, **kwargs) if is_ours else function(*args, **kwargs)
-            return FaultyFile(found, self) if is_ours and hasattr(found, "read") else found
+            result = self.call(function, *args, **kwargs) if is_ours else function(*args, **kwargs)
+            return FaultyFile(result, self) if is_ours and hasattr(result, "read") else result
 
         return call
 
@@ -67,10 +67,10 @@ class FaultyFile:
         self._raw.close()
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401
-        found = getattr(self._raw, name)
+        attribute = getattr(self._raw, name)
         if name not in {"read", "readinto", "seek", "tell"}:
-            return found
-        return lambda *args: self._faults.call(found, *args)
+            return attribute
+        return lambda *args: self._faults.call(attribute, *args)
 
 
 def trace() -> bytes:

@@ -31,13 +31,18 @@ def test_json_and_pickle_are_the_same_record(tmp_path: Path) -> None:
     written(tmp_path, data, name="nccl_trace_rank_{}.json")
     (tmp_path / "nccl_trace_rank_0").write_bytes(pickle.dumps(data, protocol=2))
     (tmp_path / "nccl_trace_rank_0.gz").write_bytes(gzip.compress(pickle.dumps(data, protocol=2)))
-    one, two, three = (
+    from_json, two, three = (
         record_of(tmp_path / f"nccl_trace_rank_0{ending}") for ending in (".json", "", ".gz")
     )
-    assert one.calls == two.calls == three.calls
-    assert (one.rank, one.world_size, one.version, one.has_all) == (0, 3, "2.10", True)
-    assert one.groups["0"].ranks == (0, 1, 2)
-    first, second = one.calls
+    assert from_json.calls == two.calls == three.calls
+    assert (from_json.rank, from_json.world_size, from_json.version, from_json.has_all) == (
+        0,
+        3,
+        "2.10",
+        True,
+    )
+    assert from_json.groups["0"].ranks == (0, 1, 2)
+    first, second = from_json.calls
     assert (first.seq, first.n_in, first.element_type, first.progress) == (
         1,
         1000,
@@ -76,10 +81,12 @@ def test_gloo_only_retires_calls(tmp_path: Path) -> None:
 
 
 def test_the_dumps_of_profkit_have_rank_end_and_groups(tmp_path: Path) -> None:
-    one = own(dump([entry(1)]), 2, stopped_by="RuntimeError", groups={"0": [0, 1, 2], "tp": [1, 2]})
-    one["dumps"].append(dump([entry(1, profiling_name="gloo:barrier", time_created_ns=NS)]))
+    stopped = own(
+        dump([entry(1)]), 2, stopped_by="RuntimeError", groups={"0": [0, 1, 2], "tp": [1, 2]}
+    )
+    stopped["dumps"].append(dump([entry(1, profiling_name="gloo:barrier", time_created_ns=NS)]))
     path = tmp_path / "node_1.17.flight.json.gz"
-    path.write_bytes(gzip.compress(json.dumps(one).encode()))
+    path.write_bytes(gzip.compress(json.dumps(stopped).encode()))
     record = record_of(path)
     assert (record.rank, record.host, record.is_end, record.is_of_window) == (
         2,

@@ -83,9 +83,9 @@ def test_flows_of_other_kinds_and_broken_ones_join_nothing(tmp_path: Path) -> No
     broken["id"] = "0xnone"
     elsewhere = flow("f", 2, 20, {"pid": 2, "tid": 44})
     between = flow("s", 2, 11, HOST)
-    other = [flow("s", 3, 10, HOST, "fwdbwd"), flow("f", 3, 20, STREAM, "fwdbwd")]
+    other_flows = [flow("s", 3, 10, HOST, "fwdbwd"), flow("f", 3, 20, STREAM, "fwdbwd")]
     ctx = read(
-        tmp_path, call("hipLaunchKernel", 10), kernel(20), broken, elsewhere, between, *other
+        tmp_path, call("hipLaunchKernel", 10), kernel(20), broken, elsewhere, between, *other_flows
     )
     assert ctx.launches.launch.tolist() == [NO_ROW]
 
@@ -105,11 +105,11 @@ def test_many_flows_agree_with_a_dictionary(tmp_path: Path) -> None:
     began = {ident: at for at, ident in calls}
     expected = {at: began[ident] for at, ident in works}
     pairs = zip(ctx.launches.work.tolist(), ctx.launches.launch.tolist(), strict=True)
-    found = {
+    launch_of = {
         ctx.events.ts_ns[work] / 1000 + 10: ctx.events.ts_ns[launch] / 1000 + 10
         for work, launch in pairs
     }
-    assert found == expected
+    assert launch_of == expected
 
 
 def test_an_external_id_of_one_launch_joins_its_work(tmp_path: Path) -> None:

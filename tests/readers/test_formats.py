@@ -134,12 +134,12 @@ def test_a_program_has_the_same_figures_in_every_format(form: Format, tmp_path: 
     b = program(TraceBuilder(memory=True))
     recorded = recorded_by(form.vendor, b)
     today = figures(analyze(recorded.write(tmp_path / "today.json"), strict=True))
-    other = b.write(tmp_path / "other.json", form)
+    other_path = b.write(tmp_path / "other.json", form)
     if form.vendor not in ("mtia", "hpu"):
         assert today["devices"][0][1:4] == (6, 3, 3)
         assert [name for name, _, _ in today["syncs"]] == ["DeviceSynchronize", "StreamSynchronize"]
-    assert figures(analyze(other, strict=True)) == today
-    memory = load(other).memory
+    assert figures(analyze(other_path, strict=True)) == today
+    memory = load(other_path).memory
     assert memory.n_bytes.tolist() == [512] * 3
     assert memory.ts_ns.tolist() == load(tmp_path / "today.json").memory.ts_ns.tolist()
 
@@ -161,12 +161,13 @@ def test_rules_report_the_syncs_of_every_vendor_as_those_of_cuda(
             b.synchronize()
             b.advance(200_000)
     form = Format(vendor=vendor, begin_end=begin_end)
-    cuda, other = (
-        analyze(b.write(tmp_path / "t.json", each), strict=True) for each in (Format(), form)
+    cuda, other_report = (
+        analyze(b.write(tmp_path / "t.json", form_of_vendor), strict=True)
+        for form_of_vendor in (Format(), form)
     )
-    found = [(f.name, f.n, f.cost.ns, f.confidence) for f in cuda.findings]
-    assert {name for name, _, _, _ in found} == {"item-sync", "explicit-synchronize"}
-    assert [(f.name, f.n, f.cost.ns, f.confidence) for f in other.findings] == found
+    findings = [(f.name, f.n, f.cost.ns, f.confidence) for f in cuda.findings]
+    assert {name for name, _, _, _ in findings} == {"item-sync", "explicit-synchronize"}
+    assert [(f.name, f.n, f.cost.ns, f.confidence) for f in other_report.findings] == findings
 
 
 @pytest.mark.parametrize(
@@ -299,9 +300,9 @@ def read_back(events: EventTable) -> list[Row]:
             lane.tid,
             int(events.ts_ns[row]),
             int(events.dur_ns[row]),
-            found,
+            launch,
         )
-        for row, lane, found in zip(range(len(events)), lanes, ids, strict=True)
+        for row, lane, launch in zip(range(len(events)), lanes, ids, strict=True)
     )
 
 

@@ -98,11 +98,11 @@ def test_floats_with_three_decimals_are_converted_exactly(nanoseconds: list[int]
 def test_decimals_are_rounded_to_nanoseconds_and_invalid_times_are_missing(
     microseconds: list[Decimal | None],
 ) -> None:
-    for us, found in zip(microseconds, to_ns(microseconds).tolist(), strict=True):
+    for us, ns in zip(microseconds, to_ns(microseconds).tolist(), strict=True):
         if us is None or not us.is_finite() or us > 10**16:
-            assert found == MISSING
+            assert ns == MISSING
         else:
-            assert abs(Fraction(found) - Fraction(us) * 1000) <= Fraction(1, 2)
+            assert abs(Fraction(ns) - Fraction(us) * 1000) <= Fraction(1, 2)
 
 
 def test_ids_beyond_63_bits_stay_distinct() -> None:
@@ -148,15 +148,15 @@ def test_text_layout_and_chunk_size_do_not_matter(
     document = built()
     expected = load(write(document))
     monkeypatch.setattr(stream, "CHUNK_BYTES", chunk_bytes)
-    found = load(write(layout(document)))
-    assert found.notes.n_events == len(document["traceEvents"])
+    trace = load(write(layout(document)))
+    assert trace.notes.n_events == len(document["traceEvents"])
     for column in ("position", "category", "ts_ns", "dur_ns"):
-        assert np.array_equal(getattr(found.events, column), getattr(expected.events, column))
-    assert [found.events.name_of(i) for i in range(len(found.events))] == [
+        assert np.array_equal(getattr(trace.events, column), getattr(expected.events, column))
+    assert [trace.events.name_of(i) for i in range(len(trace.events))] == [
         expected.events.name_of(i) for i in range(len(expected.events))
     ]
-    assert found.memory.n_bytes.tolist() == expected.memory.n_bytes.tolist()
-    assert not found.notes.truncated
+    assert trace.memory.n_bytes.tolist() == expected.memory.n_bytes.tolist()
+    assert not trace.notes.truncated
 
 
 def test_gzip_changes_nothing(write: Write, tmp_path: Path) -> None:
@@ -334,7 +334,7 @@ def test_batches_contain_every_event_once_and_in_order(
     data = json.dumps({"traceEvents": events, "after": 1}).encode()
     text = TraceText()
     chunks = [data[i : i + chunk] for i in range(0, len(data), chunk)]
-    found = [e for batch in split_batches(chunks, text) for e in json.loads(batch)]
-    assert found == events
+    read_events = [e for batch in split_batches(chunks, text) for e in json.loads(batch)]
+    assert read_events == events
     assert text.complete
     assert bytes(text.tail).endswith(b'"after": 1}')

@@ -24,8 +24,8 @@ def trace(path: Path, events: list[dict[str, Any]], *, base_below: bool = False)
 
 def joined(*files: RankFile, start_ns: int = BASE_NS) -> list[dict[str, Any]]:
     text = b"".join(merge_traces(files, start_ns))
-    found: list[dict[str, Any]] = json.loads(text, parse_float=Decimal)["traceEvents"]
-    return found
+    events: list[dict[str, Any]] = json.loads(text, parse_float=Decimal)["traceEvents"]
+    return events
 
 
 def rank_file(path: Path, number: int = 0, clock: RankClock | None = None) -> RankFile:
@@ -68,17 +68,21 @@ def test_each_rank_has_processes_and_arrows_of_its_own(tmp_path: Path) -> None:
         kernel(3, 1, cat="profkit", name="an earlier export"),
     ]
     path = trace(tmp_path / "a.json", events)
-    found = joined(rank_file(path, 0), rank_file(path, 1))
-    names = {each["pid"]: each["args"]["name"] for each in found if each["name"] == "process_name"}
+    merged_events = joined(rank_file(path, 0), rank_file(path, 1))
+    names = {
+        event["pid"]: event["args"]["name"]
+        for event in merged_events
+        if event["name"] == "process_name"
+    }
     assert sorted(names.values()) == ["rank 0", "rank 0 · GPU 0", "rank 1", "rank 1 · GPU 0"]
-    assert {each["pid"] for each in found} == names.keys(), "GPU 1 has no events"
-    assert "an earlier export" not in {each["name"] for each in found}
-    threads = [each for each in found if each["name"] == "thread_name"]
-    assert [names[each["pid"]] for each in threads] == ["rank 0 · GPU 0", "rank 1 · GPU 0"]
+    assert {event["pid"] for event in merged_events} == names.keys(), "GPU 1 has no events"
+    assert "an earlier export" not in {event["name"] for event in merged_events}
+    threads = [event for event in merged_events if event["name"] == "thread_name"]
+    assert [names[thread["pid"]] for thread in threads] == ["rank 0 · GPU 0", "rank 1 · GPU 0"]
     arrows: dict[int, list[str]] = {}
-    for each in found:
-        if each["ph"] in "sf":
-            arrows.setdefault(each["id"], []).append(names[each["pid"]])
+    for merged_event in merged_events:
+        if merged_event["ph"] in "sf":
+            arrows.setdefault(merged_event["id"], []).append(names[merged_event["pid"]])
     assert sorted(arrows.values()) == [["rank 0", "rank 0 · GPU 0"], ["rank 1", "rank 1 · GPU 0"]]
 
 
@@ -95,8 +99,8 @@ def test_what_is_no_event_is_left_out(tmp_path: Path) -> None:
     odd: list[Any] = [3, None, kernel(1, 2), {"ph": "X", "name": "no times", "pid": 1}]
     odd.append(kernel("12", 3))  # type: ignore[arg-type]  # as some profilers write it
     path = trace(tmp_path / "a.json", odd)
-    found = [each for each in joined(rank_file(path)) if each["ph"] == "X"]
-    assert [each.get("ts") for each in found] == [Decimal(1), None, Decimal(12)]
+    slices = [event for event in joined(rank_file(path)) if event["ph"] == "X"]
+    assert [event.get("ts") for event in slices] == [Decimal(1), None, Decimal(12)]
 
 
 def test_a_file_without_events_is_an_error(tmp_path: Path) -> None:

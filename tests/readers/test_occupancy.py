@@ -40,7 +40,7 @@ def read(path: Path, events: list[dict[str, Any]]) -> EventTable:
 def figures(events: EventTable) -> tuple[list[float | None], list[float | None]]:
     rows = np.arange(len(events))
     blocks, occupancy = (
-        [None if math.isnan(each) else each for each in column.figures_at(rows).tolist()]
+        [None if math.isnan(figure) else figure for figure in column.figures_at(rows).tolist()]
         for column in (events.blocks_per_sm, events.occupancy_percent)
     )
     return blocks, occupancy
@@ -48,8 +48,8 @@ def figures(events: EventTable) -> tuple[list[float | None], list[float | None]]
 
 def test_blocks_and_occupancy_of_kernels_are_read(tmp_path: Path) -> None:
     copy = kernel(2, **FULL) | {"cat": "gpu_memcpy"}
-    found = read(tmp_path / "t.json", [kernel(1, **FULL), copy, kernel(3)])
-    assert figures(found) == ([2.5, None, None], [37.0, None, None])
+    occupancy = read(tmp_path / "t.json", [kernel(1, **FULL), copy, kernel(3)])
+    assert figures(occupancy) == ([2.5, None, None], [37.0, None, None])
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,9 @@ def test_an_occupancy_that_contradicts_the_number_of_warps_is_missing(
 
 
 def test_blocks_of_an_unknown_device_are_missing(tmp_path: Path) -> None:
-    events = [kernel(1, **FULL | {"blocks per SM": each}) for each in (math.inf, -1.0, 0.25)]
+    events = [
+        kernel(1, **FULL | {"blocks per SM": n_blocks}) for n_blocks in (math.inf, -1.0, 0.25)
+    ]
     blocks, occupancy = figures(read(tmp_path / "t.json", events))
     assert (blocks, occupancy) == ([None, None, 0.25], [37.0, 37.0, 37.0])
 

@@ -56,10 +56,10 @@ def test_records_of_cupti_are_device_work(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("cat", ["gpu_trace", "[MEMCPY]", "Other"])
 def test_the_kind_before_a_name_counts_in_unknown_categories(tmp_path: Path, cat: str) -> None:
-    events = read(tmp_path, *({**each, "cat": cat} for each in RECORDS))
+    events = read(tmp_path, *({**event, "cat": cat} for event in RECORDS))
     marked = [
-        kind if "[" in each["name"] else Category.OTHER
-        for each, kind in zip(RECORDS, KINDS, strict=True)
+        kind if "[" in event["name"] else Category.OTHER
+        for event, kind in zip(RECORDS, KINDS, strict=True)
     ]
     assert events.category.tolist() == marked
 
@@ -71,9 +71,9 @@ def test_the_kind_before_a_name_changes_no_known_category(tmp_path: Path) -> Non
 
 def test_begin_and_end_events_have_these_kinds_too(tmp_path: Path) -> None:
     halves = [
-        {**each, "ph": ph, "ts": each["ts"] + later}
-        for each in RECORDS
-        for ph, later in (("B", 0), ("E", each["dur"]))
+        {**event, "ph": ph, "ts": event["ts"] + later}
+        for event in RECORDS
+        for ph, later in (("B", 0), ("E", event["dur"]))
     ]
     assert read(tmp_path, *halves).category.tolist() == KINDS
 

@@ -287,8 +287,8 @@ def play(builder: TraceBuilder, part: object) -> None:
         call, inner = part
         with builder.frame(*call):
             builder.advance(10)
-            for each in inner:
-                play(builder, each)
+            for inner_call in inner:
+                play(builder, inner_call)
             builder.advance(10)
 
 

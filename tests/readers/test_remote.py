@@ -144,7 +144,7 @@ def test_a_trace_in_an_s3_bucket_is_read(s3: str, plain: list[int]) -> None:
     for url, workers in (("s3://bucket/job", 1), ("s3://bucket/j*/*.json", None)):
         report = analyze(url, workers=workers)
         assert report.source.path == "s3://bucket/job"
-        assert [each.file for each in report.ranks] == [
+        assert [rank.file for rank in report.ranks] == [
             f"s3://bucket/job/rank{rank}.json" for rank in range(2)
         ]
     with pytest.raises(MissingFileError, match=r"s3://bucket/run/no\.json"):

@@ -214,21 +214,21 @@ def test_any_mutation_of_a_snapshot_gives_a_result(
         elif how == "flip":
             data[place] = byte
         else:
-            other = at // 7 % len(data)
-            piece = data[other : other + byte]
+            other_place = at // 7 % len(data)
+            piece = data[other_place : other_place + byte]
             data[place : place if how == "splice" else place + len(piece)] = piece
         data = data or bytearray(b"\x80")
     with _limit_restored():
-        found = unpickle(io.BytesIO(bytes(data)), ProcessLimits().allow)
-    assert (found.recording is None) == bool(found.fault)
+        value = unpickle(io.BytesIO(bytes(data)), ProcessLimits().allow)
+    assert (value.recording is None) == bool(value.fault)
 
 
 @settings(max_examples=300, deadline=None)
 @given(data=st.binary(max_size=200))
 def test_any_bytes_give_a_result(data: bytes) -> None:
     with _limit_restored():
-        found = unpickle(io.BytesIO(b"\x80\x04" + data), ProcessLimits().allow)
-    assert (found.recording is None) == bool(found.fault)
+        value = unpickle(io.BytesIO(b"\x80\x04" + data), ProcessLimits().allow)
+    assert (value.recording is None) == bool(value.fault)
 
 
 @pytest.mark.slow
@@ -274,5 +274,5 @@ def test_settings_are_finite_numbers_and_short_texts(tmp_path: Path) -> None:
     assert read.settings["few"] == 3
     assert read.settings["nested"].startswith("2:4 long:bbb")  # type: ignore[union-attr]
     assert set(read.settings) == {"few", "long", "PYTORCH_CUDA_ALLOC_CONF", "nested"}
-    assert all(len(each) <= 10_000 for each in read.settings.values() if isinstance(each, str))
+    assert all(len(text) <= 10_000 for text in read.settings.values() if isinstance(text, str))
     assert analyze(path, strict=True).source.kind == "snapshot"

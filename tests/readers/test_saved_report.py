@@ -29,10 +29,12 @@ def saved(folder: Path, report: Report) -> Path:
     "report", [reports.gpu_report(), reports.cpu_report(), reports.unchecked_report()]
 )
 def test_a_report_is_read_back_unchanged(tmp_path: Path, report: Report) -> None:
-    found = read_report(saved(tmp_path, report))
-    bare = tuple(replace(each, spans=()) for each in report.findings)
-    assert found is not None
-    assert profkit.render(found, "json") == profkit.render(replace(report, findings=bare), "json")
+    saved_report = read_report(saved(tmp_path, report))
+    bare = tuple(replace(finding, spans=()) for finding in report.findings)
+    assert saved_report is not None
+    assert profkit.render(saved_report, "json") == profkit.render(
+        replace(report, findings=bare), "json"
+    )
 
 
 def test_a_saved_report_without_a_critical_path_shows_none(tmp_path: Path) -> None:
@@ -40,11 +42,11 @@ def test_a_saved_report_without_a_critical_path_shows_none(tmp_path: Path) -> No
     tree = json.loads(path.read_bytes())
     tree["summary"]["critical_path"] = None
     path.write_text(json.dumps(tree))
-    found = read_report(path)
-    assert found is not None
-    assert found.summary.critical_path is None
+    saved_report = read_report(path)
+    assert saved_report is not None
+    assert saved_report.summary.critical_path is None
     for name in ("text", "md", "html", "fragment", "csv"):
-        assert b"Critical path" not in profkit.render(found, name)
+        assert b"Critical path" not in profkit.render(saved_report, name)
 
 
 def test_a_compressed_report_without_indentation_is_the_same(tmp_path: Path) -> None:
@@ -126,7 +128,7 @@ def test_memory_events_without_any_other_event_are_drawn(tmp_path: Path) -> None
     with b.op("aten::empty"):
         b.alloc(64)
     document = b.to_dict()
-    only = [each for each in document["traceEvents"] if each["ph"] != "X"]
+    only = [event for event in document["traceEvents"] if event["ph"] != "X"]
     path = tmp_path / "t.json"
     path.write_text(json.dumps({**document, "traceEvents": only}))
     studied = study(path, AnalysisOptions(strict=True))
@@ -140,7 +142,7 @@ def test_memory_events_without_any_other_event_are_drawn(tmp_path: Path) -> None
         {"deviceProperties": [{"id": 0, "totalGlobalMem": 10**30}, {"id": 10**30}]},
         {"baseTimeNanoseconds": 10**300},
     ],
-    ids=lambda each: next(iter(each)),
+    ids=lambda entry: next(iter(entry)),
 )
 def test_metadata_beyond_64_bits_is_not_in_a_report(
     metadata: dict[str, object], tmp_path: Path

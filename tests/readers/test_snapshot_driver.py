@@ -22,11 +22,11 @@ def driver_of(folder: Path, own: object) -> tuple[DeviceBytes, ...]:
 
 
 def test_driver_figures_are_read(tmp_path: Path) -> None:
-    own = {"devices": [{**WHOLE, "process_bytes": 63, "others_bytes": None, "later": "?"}]}
-    (found,) = driver_of(tmp_path, own)
-    assert found == DeviceBytes(1, 80, 5, 60, process_bytes=63)
-    assert found.non_torch_bytes == 3
-    assert found.outside_torch_bytes == 15
+    driver_facts = {"devices": [{**WHOLE, "process_bytes": 63, "others_bytes": None, "later": "?"}]}
+    (driver,) = driver_of(tmp_path, driver_facts)
+    assert driver == DeviceBytes(1, 80, 5, 60, process_bytes=63)
+    assert driver.non_torch_bytes == 3
+    assert driver.outside_torch_bytes == 15
 
 
 @pytest.mark.parametrize(

@@ -80,8 +80,8 @@ def test_children_of_an_unfinished_operator_move_up(tmp_path: Path, *, begin_end
     builder.stop_within(outer)
     path = builder.write(tmp_path / "t.pt.trace.json", Format(begin_end=begin_end))
     report = analyze(path, strict=True)
-    found = {op.name: (op.total_ns, op.self_ns) for op in report.summary.top_ops}
-    assert found == {"aten::mm": (5_000, 5_000), "aten::add": (3_000, 3_000)}
+    times_of = {op.name: (op.total_ns, op.self_ns) for op in report.summary.top_ops}
+    assert times_of == {"aten::mm": (5_000, 5_000), "aten::add": (3_000, 3_000)}
 
 
 def test_an_unfinished_region_is_no_step_and_no_region(tmp_path: Path) -> None:
@@ -114,14 +114,14 @@ def test_a_note_tells_what_the_profiler_was_stopped_within(tmp_path: Path) -> No
     ):
         builder.compute("aten::mul", 10_000)
     builder.stop_within(batch, step)
-    notes = [each for each in report_on(builder, tmp_path).health if each.rule == "PRF006"]
+    notes = [finding for finding in report_on(builder, tmp_path).health if finding.rule == "PRF006"]
     assert [(note.n, note.severity) for note in notes] == [(2, "note")]
     assert "such as `batch`" in notes[0].message
 
 
 def test_the_step_that_the_stop_cut_off_is_told_once(tmp_path: Path) -> None:
     report = report_on(stopped_in_step(), tmp_path)
-    assert [each.rule for each in report.health if each.rule == "PRF006"] == []
+    assert [finding.rule for finding in report.health if finding.rule == "PRF006"] == []
 
 
 @pytest.mark.skipif(not CASE.is_file(), reason="the recorded case is not here")

@@ -63,8 +63,8 @@ def test_other_sync_events_are_not_calls_and_stay_on_their_lane(
 
 
 def test_a_sync_is_not_moved_if_two_processes_have_a_thread_of_that_number(tmp_path: Path) -> None:
-    other = event("cpu_op", "aten::mm", 11, 20, 0.0, 10.0)
-    events = read(tmp_path, OP, other, sync("HOST_EVENT"))
+    other_event = event("cpu_op", "aten::mm", 11, 20, 0.0, 10.0)
+    events = read(tmp_path, OP, other_event, sync("HOST_EVENT"))
     assert thread_of(events, 2) == ("-1", "20")
 
 

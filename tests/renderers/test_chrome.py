@@ -115,7 +115,7 @@ def test_a_findings_slices_are_the_intervals_of_its_cost(
 ) -> None:
     studied, before, after = gpu
     first_us = min(Decimal(e["ts"]) for e in before if "ts" in e)
-    (number, found) = next(
+    (number, finding) = next(
         (i, f) for i, f in enumerate(studied.report.findings, start=1) if len(f.spans) > 1
     )
     drawn = [
@@ -123,7 +123,7 @@ def test_a_findings_slices_are_the_intervals_of_its_cost(
         for e in ours(after)
         if e["ph"] == "X" and e["args"] == {"finding": number}
     ]
-    assert drawn == [(start, end - start) for start, end in found.spans]
+    assert drawn == [(start, end - start) for start, end in finding.spans]
 
 
 def test_the_events_that_a_finding_refers_to_have_a_marker_and_an_arrow(
@@ -160,7 +160,9 @@ def test_the_idle_gaps_add_up_to_the_idle_time_of_the_report_by_cause(
         if event.get("args", {}).keys() == {"device"}:
             by_cause[event["name"]] += int(Decimal(event["dur"]) * 1000)
     (device,) = studied.report.summary.devices
-    assert by_cause == {part_label(f"idle-{each.cause}"): each.ns for each in device.idle_causes}
+    assert by_cause == {
+        part_label(f"idle-{idle_cause.cause}"): idle_cause.ns for idle_cause in device.idle_causes
+    }
     assert sum(by_cause.values()) == device.idle_ns > 0
 
 
@@ -201,7 +203,7 @@ def test_a_truncated_trace_is_completed(tmp_path: Path) -> None:
     path = tmp_path / "cut.json"
     path.write_bytes(whole[: len(whole) * 2 // 3])
     studied, product = exported(path)
-    assert [each.rule for each in studied.report.health] == ["PRF005", "PRF003"]
+    assert [finding.rule for finding in studied.report.health] == ["PRF005", "PRF003"]
     check(events_of(product))
     (tmp_path / "closed.json").write_bytes(product)
     closed = analyze(tmp_path / "closed.json")

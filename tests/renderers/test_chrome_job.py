@@ -15,13 +15,13 @@ def test_collectives_end_together_although_clocks_differ(tmp_path: Path) -> None
     report = job_traces.job(tmp_path, 3)
     events = events_of(render(report, "chrome"))
     for pid in {event["pid"] for event in ours(events)}:
-        check([each for each in events if each.get("cat") != "profkit" or each["pid"] == pid])
+        check([event for event in events if event.get("cat") != "profkit" or event["pid"] == pid])
     ends = defaultdict(set)
     for event in events:
         if event["name"] == KERNEL:
             ends[event["args"]["Seq"]].add(event["ts"] + event["dur"])
     assert sorted(ends) == [*range(N_STEPS)]
-    assert all(len(each) == 1 for each in ends.values())
+    assert all(len(end) == 1 for end in ends.values())
     assert min(event["ts"] for event in events if "ts" in event) == 0
 
 
@@ -49,11 +49,11 @@ def test_each_rank_has_its_processes_and_one_with_its_collectives(tmp_path: Path
 
 
 def test_slices_of_a_thread_nest(tmp_path: Path) -> None:
-    found = slices_by_thread(events_of(render(job_traces.job(tmp_path), "chrome")))
-    for slices in found.values():
+    slices_of = slices_by_thread(events_of(render(job_traces.job(tmp_path), "chrome")))
+    for slices in slices_of.values():
         for i, (start, end) in enumerate(slices):
-            for other, until in slices[i + 1 :]:
-                assert end <= other or until <= end or until <= start
+            for other_start, until in slices[i + 1 :]:
+                assert end <= other_start or until <= end or until <= start
 
 
 def test_calls_of_profkit_are_on_no_ranks_timeline(tmp_path: Path) -> None:

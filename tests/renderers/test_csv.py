@@ -77,7 +77,7 @@ def test_the_tables_have_the_reports_own_figures() -> None:
         s.dur_ns for s in summary.steps
     ]
     assert [(row["cause"], int(row["ns"])) for row in rows(report, "idle")] == [
-        (each.cause, each.ns) for each in summary.devices[0].idle_causes
+        (cause.cause, cause.ns) for cause in summary.devices[0].idle_causes
     ]
     (copy,) = rows(report, "copies")
     assert int(copy["bytes"]) == 462_422_016
@@ -102,12 +102,12 @@ def integers(tree: object) -> set[int]:
     ids=["gpu", "cpu", "watched", "snapshot"],
 )
 def test_every_figure_is_in_the_json(report: Report) -> None:
-    known = integers(json.loads(render(report, "json")))
+    known_integers = integers(json.loads(render(report, "json")))
     n_figures = 0
     for name in TABLES:
         for row in rows(report, name):
             figures = [int(c) for k, c in row.items() if c.isdecimal() and k != "number"]
-            assert set(figures) <= known
+            assert set(figures) <= known_integers
             n_figures += len(figures)
     assert n_figures > 5
 
@@ -117,9 +117,9 @@ def test_allocation_sites_are_listed_at_the_peak_and_at_the_end() -> None:
     memory = report.summary.memory
     assert memory is not None
     sites = [site for d in memory.devices for site in (*d.peak_sites, *d.top_sites)]
-    found = rows(report, "memory_sites")
-    assert [int(row["bytes"]) for row in found] == [site.bytes for site in sites]
-    assert {row["moment"] for row in found} == {"peak", "end"}
+    site_rows = rows(report, "memory_sites")
+    assert [int(row["bytes"]) for row in site_rows] == [site.bytes for site in sites]
+    assert {row["moment"] for row in site_rows} == {"peak", "end"}
     assert len(rows(reports.watched_report(), "memory_steps")) == 14
 
 
@@ -147,11 +147,11 @@ def test_only_tables_with_rows_are_listed() -> None:
 
 def test_several_reports_have_one_header_and_a_column_for_the_recording() -> None:
     gpu = reports.gpu_report()
-    other = replace(gpu, source=replace(gpu.source, path="other.json"))
-    products = [render(each, "csv") for each in (gpu, other)]
-    found = list(csv.DictReader(io.StringIO(csv_tables.together(products).decode())))
-    assert len(found) == 2 * len(rows(gpu))
-    assert {row["recording"] for row in found} == {gpu.source.path, "other.json"}
+    other_report = replace(gpu, source=replace(gpu.source, path="other.json"))
+    products = [render(report, "csv") for report in (gpu, other_report)]
+    row_list = list(csv.DictReader(io.StringIO(csv_tables.together(products).decode())))
+    assert len(row_list) == 2 * len(rows(gpu))
+    assert {row["recording"] for row in row_list} == {gpu.source.path, "other.json"}
 
 
 def test_an_unknown_table_is_a_usage_error_that_lists_the_tables() -> None:

@@ -174,7 +174,7 @@ def test_hostile_names_reach_no_terminal(name: str, text: str) -> None:
 def test_every_amount_in_the_text_is_in_the_json() -> None:
     tree = json.loads(shown(difference(), "json"))
     amounts = [figure[side] for figure in tree["figures"] for side in ("before", "after")]
-    amounts += [each["after"] - each["before"] for each in tree["changes"]]
+    amounts += [change["after"] - change["before"] for change in tree["changes"]]
     text = shown(difference())
     for written in re.findall(r"([\d.]+) GiB", text):
         assert any(abs(abs(n) / GIB - float(written)) < 0.01 for n in amounts if n)
@@ -203,7 +203,7 @@ def test_other_formats_are_usage_errors() -> None:
 def test_no_line_is_wider_than_the_terminal_and_no_figure_or_line_number_is_cut(width: int) -> None:
     file, function = f"/opt/{'folder/' * 12}a_long_name_of_a_file.py", "function" * 9
     deep = Location(file=file, line=1234, function=function)
-    changes = tuple(replace(each, location=deep) for each in difference().changes)
+    changes = tuple(replace(change, location=deep) for change in difference().changes)
     text = shown(difference(changes=changes), width=width)
     assert [line for line in text.splitlines() if len(line) > width] == []
     assert text.count(":1234") == len(changes) + 1  # the headline names the largest
@@ -263,11 +263,11 @@ def test_the_count_and_the_time_of_copies_have_different_labels() -> None:
 def test_rules_that_were_skipped_for_one_reason_are_on_one_line() -> None:
     reason = "No kernels or copies of a GPU were recorded."
     skipped = [NotCompared(rule, "before", reason) for rule in ("KER001", "KER002", "KER003")]
-    other = NotCompared("SYN001", "after", reason)
+    not_compared = NotCompared("SYN001", "after", reason)
     shown = profkit.render(
         replace(
             profkit.compare(reports.gpu_report(), reports.gpu_report()),
-            not_compared=(*skipped, other),
+            not_compared=(*skipped, not_compared),
         ),
         "text",
     ).decode()

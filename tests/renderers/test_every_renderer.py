@@ -33,17 +33,21 @@ from tests.renderers import reports
 from tests.renderers.products import Page, for_people, leaves, made, said
 
 EVERY = renderers()
-IDS = [each.INFO.name for each in EVERY]
-JSON = next(each for each in EVERY if each.INFO.name == "json")
-PEOPLE = tuple(each for each in EVERY if for_people(each))
-PEOPLE_IDS = [each.INFO.name for each in PEOPLE]
-REPORTING = tuple(each for each in EVERY if for_people(each) or each.INFO.shows == "report")
+IDS = [renderer.INFO.name for renderer in EVERY]
+JSON = next(renderer for renderer in EVERY if renderer.INFO.name == "json")
+PEOPLE = tuple(renderer for renderer in EVERY if for_people(renderer))
+PEOPLE_IDS = [renderer.INFO.name for renderer in PEOPLE]
+REPORTING = tuple(
+    renderer for renderer in EVERY if for_people(renderer) or renderer.INFO.shows == "report"
+)
 """Those that show a report; the others export the recording for another program."""
-REPORTING_IDS = [each.INFO.name for each in REPORTING]
-IN_TEXT = tuple(each for each in EVERY if re.search("text|json|xml", each.INFO.media_type))
-IN_TEXT_IDS = [each.INFO.name for each in IN_TEXT]
-HTML = tuple(each for each in EVERY if each.INFO.media_type == "text/html")
-HTML_IDS = [each.INFO.name for each in HTML]
+REPORTING_IDS = [renderer.INFO.name for renderer in REPORTING]
+IN_TEXT = tuple(
+    renderer for renderer in EVERY if re.search("text|json|xml", renderer.INFO.media_type)
+)
+IN_TEXT_IDS = [renderer.INFO.name for renderer in IN_TEXT]
+HTML = tuple(renderer for renderer in EVERY if renderer.INFO.media_type == "text/html")
+HTML_IDS = [renderer.INFO.name for renderer in HTML]
 FIGURE = re.compile(r"(?<![\w.])[\d,]+(?:\.\d+)?(?: (?:ns|µs|ms|s|B|KiB|MiB|GiB|TiB)\b|%)")
 REPORTS = {
     "gpu": reports.gpu_report(),
@@ -63,8 +67,10 @@ ODD = REPORTS | {
 def dangerous(text: str, *, in_json: bool = False) -> list[str]:
     """Characters that control a terminal or a browser; readers of JSON unescape the others."""
     unsafe = {"Cc", "Cf", "Zl", "Zp"}
-    found = [char for char in set(text) - {"\n", "\u200d"} if unicodedata.category(char) in unsafe]
-    return [char for char in found if ord(char) < ord(" ") or not in_json]
+    unsafe_characters = [
+        char for char in set(text) - {"\n", "\u200d"} if unicodedata.category(char) in unsafe
+    ]
+    return [char for char in unsafe_characters if ord(char) < ord(" ") or not in_json]
 
 
 @pytest.mark.parametrize("module", EVERY, ids=IDS)
@@ -98,8 +104,8 @@ def test_a_report_in_one_format_imports_no_other(tmp_path: Path) -> None:
         words = [sys.executable, "-c", code, "--force", "--format", module.INFO.name]
         imported = subprocess.check_output(words, text=True).split()
         assert module.__name__ in imported
-        others = {each.__name__ for each in EVERY} - {module.__name__}
-        assert not others & set(imported)
+        other_names = {renderer.__name__ for renderer in EVERY} - {module.__name__}
+        assert not other_names & set(imported)
 
 
 def test_a_module_that_is_not_named_after_its_format_is_found(
@@ -167,7 +173,7 @@ def test_ten_thousand_findings_are_rendered(module: Renderer) -> None:
         assert re.search(r"\b(9,995 more|10,000\s+findings)\b", shown)
         assert len(product) < 3_000_000
     else:
-        assert sum(shown.count(each.rule) for each in report.findings[:2]) >= 10_000
+        assert sum(shown.count(finding.rule) for finding in report.findings[:2]) >= 10_000
 
 
 @pytest.mark.parametrize("module", EVERY, ids=IDS)
@@ -217,7 +223,7 @@ def test_several_ranks_are_one_product_that_names_each(module: Renderer) -> None
         )
         for rank in range(2)
     ]
-    products = [made(module, each) for each in ranks]
+    products = [made(module, rank) for rank in ranks]
     both = together(module, products)
     if module.INFO.media_type == "text/html":
         assert both.lower().count(b"<!doctype") == products[0].lower().count(b"<!doctype")
@@ -274,13 +280,13 @@ def test_every_kind_of_report_has_a_product(module: Renderer, report: Report) ->
 
 def known_figures(tree: dict[str, Any]) -> set[str]:
     """Every figure of a JSON report as text, and the shares that two of them imply."""
-    known: set[str] = set()
+    identifiers: set[str] = set()
     shares: list[float] = []
     for leaf in leaves(tree):
         if isinstance(leaf, str):
-            known.update(FIGURE.findall(leaf))
+            identifiers.update(FIGURE.findall(leaf))
         elif isinstance(leaf, int | float) and not isinstance(leaf, bool):
-            known |= {format_ns(leaf), format_bytes(abs(leaf)), format_count(round(leaf))}
+            identifiers |= {format_ns(leaf), format_bytes(abs(leaf)), format_count(round(leaf))}
             shares.append(leaf)
     breakdown = tree["summary"]["breakdown"]
     if breakdown:
@@ -302,7 +308,7 @@ def known_figures(tree: dict[str, Any]) -> set[str]:
         every = [*device["top_sites"], *device["peak_sites"]]
         every += [site for oom in device["oom"] for site in oom["sites"]]
         shares += [site["bytes"] / total for site in every for total in totals if total]
-    return known | {format_share(share) for share in shares}
+    return identifiers | {format_share(share) for share in shares}
 
 
 @pytest.mark.parametrize("report", REPORTS.values(), ids=REPORTS)

@@ -61,8 +61,8 @@ def test_its_style_applies_to_nothing_around_it(report: Report) -> None:
     style = re.search(r"<style>(.*?)</style>", html(report), re.DOTALL)
     assert style
     selectors = [part.split("{")[0] for part in style[1].strip().splitlines()]
-    for each in ",".join(selectors).split(","):
-        assert each.strip().startswith(".profkit-report")
+    for selector in ",".join(selectors).split(","):
+        assert selector.strip().startswith(".profkit-report")
 
 
 @pytest.mark.parametrize("report", REPORTS.values(), ids=REPORTS)
@@ -89,7 +89,7 @@ def test_it_shows_what_the_text_shows() -> None:
 
 def test_only_the_first_finding_is_open() -> None:
     opened = re.findall(r'<details class="pk-finding[^>]*>', html(reports.gpu_report()))
-    assert ["open" in each for each in opened] == [True, False]
+    assert ["open" in tag for tag in opened] == [True, False]
 
 
 def test_a_severity_is_a_word_and_not_only_a_colour() -> None:

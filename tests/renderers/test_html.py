@@ -39,13 +39,13 @@ class Parts(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.open = tag
-        known = dict(attrs)
+        attributes = dict(attrs)
         if tag == "script":
-            self.scripts.append((known, ""))
+            self.scripts.append((attributes, ""))
         if tag == "h2":
             self.headings.append("")
-        if known.get("http-equiv") == "Content-Security-Policy":
-            self.policy = known["content"] or ""
+        if attributes.get("http-equiv") == "Content-Security-Policy":
+            self.policy = attributes["content"] or ""
         self.addresses += [value or "" for name, value in attrs if name in ADDRESSES]
         self.handlers += [name for name, _ in attrs if name.startswith("on")]
 
@@ -72,13 +72,13 @@ def recorded() -> bytes:
 
 def test_a_policy_allows_the_scripts_of_the_page_and_no_request() -> None:
     parts = Parts(recorded())
-    directives = dict(each.strip().split(" ", 1) for each in parts.policy.split(";"))
+    directives = dict(directive.strip().split(" ", 1) for directive in parts.policy.split(";"))
     assert directives["default-src"] == "'none'"
     assert directives["base-uri"] == directives["form-action"] == "'none'"
     assert "connect-src" not in directives
-    own = [text for attributes, text in parts.scripts if "type" not in attributes]
-    assert len(own) > 3
-    for text in own:
+    inline_scripts = [text for attributes, text in parts.scripts if "type" not in attributes]
+    assert len(inline_scripts) > 3
+    for text in inline_scripts:
         digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
         assert f"'sha256-{digest}'" in directives["script-src"]
     assert "unsafe" not in directives["script-src"]
@@ -87,7 +87,7 @@ def test_a_policy_allows_the_scripts_of_the_page_and_no_request() -> None:
 def test_every_address_is_within_the_page() -> None:
     parts = Parts(recorded())
     assert parts.addresses
-    assert [each for each in parts.addresses if not each.startswith(("#", "data:,"))] == []
+    assert [address for address in parts.addresses if not address.startswith(("#", "data:,"))] == []
     assert parts.handlers == []
 
 
@@ -176,8 +176,8 @@ def test_the_line_to_edit_is_marked_beside_the_line_that_allocates(tmp_path: Pat
             evidence={"holder_name": holder},
         )
         page = page_of(replace(reports.watched_report(), findings=(finding,)), base=str(tmp_path))
-        found = r'<span class="line (\w+)"><i>(\d+)</i>[^<]*<b>([^<]*)</b>'
-        return re.findall(found, page.decode())
+        line_pattern = r'<span class="line (\w+)"><i>(\d+)</i>[^<]*<b>([^<]*)</b>'
+        return re.findall(line_pattern, page.decode())
 
     assert lines("near") == [("marked", "1", "allocates"), ("edited", "2", "edit")]
     far_away = [("edited", "23", "edit"), ("marked", "1", "allocates")]
@@ -227,8 +227,8 @@ def test_a_term_has_its_definition_as_plain_text() -> None:
 def test_reports_are_named_by_rank_or_by_path() -> None:
     def named(*changes: dict[str, object]) -> list[str]:
         pages = [
-            page_of(replace(reports.gpu_report(), source=reports.source(**each)))
-            for each in changes
+            page_of(replace(reports.gpu_report(), source=reports.source(**change)))
+            for change in changes
         ]
         return re.findall(r"<option [^>]*>([^<]+)</option>", html.together(pages).decode())
 

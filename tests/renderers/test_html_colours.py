@@ -47,8 +47,8 @@ JUST_SEEN: Final = 2.3
 def series(theme: int) -> dict[int, str]:
     """The colours of a theme, the light one first, by their numbers."""
     text = STYLE.read_text(encoding="utf-8")
-    found = re.findall(r"--series-(\d): #([0-9a-f]{6})", text)
-    return {int(number): color for number, color in found[8 * theme : 8 * theme + 8]}
+    colours = re.findall(r"--series-(\d): #([0-9a-f]{6})", text)
+    return {int(number): color for number, color in colours[8 * theme : 8 * theme + 8]}
 
 
 def lab(color: str, vision: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
@@ -69,8 +69,8 @@ def test_no_two_colours_look_alike(theme: int, vision: str) -> None:
     assert sorted(colors) == list(range(1, 9))
     seen = {number: lab(color, VISION[vision]) for number, color in colors.items()}
     apart = {
-        (one, other): float(np.linalg.norm(seen[one] - seen[other]))
-        for one, other in combinations(seen, 2)
+        (left, right): float(np.linalg.norm(seen[left] - seen[right]))
+        for left, right in combinations(seen, 2)
     }
     closest = min(apart, key=lambda pair: apart[pair])
     assert apart[closest] > 5 * JUST_SEEN, f"{closest}: {apart[closest]:.1f}"

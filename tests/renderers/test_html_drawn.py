@@ -52,9 +52,9 @@ def page(studied: AnalysisResult) -> str:
 
 
 def data(page: str, section: str) -> dict[str, Any]:
-    found = re.search(rf'id="data-{section}">(.*?)</script>', page, re.DOTALL)
-    assert found is not None
-    read: dict[str, Any] = json.loads(found[1])
+    match = re.search(rf'id="data-{section}">(.*?)</script>', page, re.DOTALL)
+    assert match is not None
+    read: dict[str, Any] = json.loads(match[1])
     return read
 
 
@@ -77,24 +77,24 @@ def numbers(packed: dict[str, Any]) -> list[list[int]]:
 def test_packed_integers_round_trip(columns: list[list[int]]) -> None:
     for plain in (True, False):
         packed = _packed_columns.pack_columns(
-            [np.array(each, np.int64) for each in columns], plain=plain
+            [np.array(column, np.int64) for column in columns], plain=plain
         )
         assert numbers(packed) == columns
 
 
 def slices_of(level: dict[str, Any], start_ns: int) -> list[tuple[int, ...]]:
-    gaps, spans, sites, others, rests, longests = map(iter, numbers(level["packed"]))
-    found: list[tuple[int, ...]] = []
+    gaps, spans, sites, other_counts, rests, longests = map(iter, numbers(level["packed"]))
+    slices: list[tuple[int, ...]] = []
     for row, count in enumerate(level["rows"]):
         at = start_ns
         for _ in range(count):
             start = at + next(gaps)
             at = start + next(spans)
-            n = next(others) + 1
+            n = next(other_counts) + 1
             busy = at - start - (next(rests) if n > 1 else 0)
             longest = next(longests) if n > 1 else at - start
-            found.append((row, start, at, busy, n, longest, next(sites)))
-    return found
+            slices.append((row, start, at, busy, n, longest, next(sites)))
+    return slices
 
 
 def tuples(slices: Slices) -> list[tuple[int, ...]]:
@@ -119,11 +119,11 @@ def timeline_of(studied: AnalysisResult) -> Timeline:
 def test_the_page_has_every_slice_of_every_level(studied: AnalysisResult, page: str) -> None:
     written, shown = data(page, "timeline")["timeline"], timeline_of(studied)
     assert len(shown.levels) > 1
-    assert [each["resolutionNs"] for each in written["levels"]] == [
+    assert [level["resolutionNs"] for level in written["levels"]] == [
         level.resolution_ns for level in shown.levels
     ]
-    for each, level in zip(written["levels"], shown.levels, strict=True):
-        assert slices_of(each, written["startNs"]) == tuples(level.slices)
+    for written_level, level in zip(written["levels"], shown.levels, strict=True):
+        assert slices_of(written_level, written["startNs"]) == tuples(level.slices)
     assert written["levels"][-1]["packed"]["plain"]
     assert [lane["busyNs"] for lane in written["lanes"]] == [lane.busy_ns for lane in shown.lanes]
 
@@ -131,10 +131,10 @@ def test_the_page_has_every_slice_of_every_level(studied: AnalysisResult, page: 
 def summed(differences: list[int]) -> Iterator[int | None]:
     """The numbers of differences, positive and negative in turn; None for none."""
     value = 0
-    for each in differences:
-        if each:
-            value += -(each // 2) if each % 2 == 0 else (each - 1) // 2
-        yield value if each else None
+    for difference in differences:
+        if difference:
+            value += -(difference // 2) if difference % 2 == 0 else (difference - 1) // 2
+        yield value if difference else None
 
 
 def test_every_event_on_the_page_has_its_ids_and_its_launch(
@@ -155,16 +155,19 @@ def test_every_event_on_the_page_has_its_ids_and_its_launch(
             assert (columns["set"][place], correlation[place], launch[place]) == (0, None, None)
             continue
         ids = [
-            int(each.at(np.array([row]))[0]) for each in (events.correlation, events.external_id)
+            int(column.at(np.array([row]))[0])
+            for column in (events.correlation, events.external_id)
         ]
-        own = correlation[place]
+        correlation_id = correlation[place]
         if (called := launch[place]) is not None:
             n_launched += 1
             assert event[called] == launch_of[row]
-            assert own is None
-            own = correlation[called]
-        assert [MISSING if each is None else each for each in (own, external_id[place])] == ids
-        parts = [packed["texts"][each] for each in packed["sets"][columns["set"][place] - 1]]
+            assert correlation_id is None
+            correlation_id = correlation[called]
+        assert [
+            MISSING if value is None else value for value in (correlation_id, external_id[place])
+        ] == ids
+        parts = [packed["texts"][number] for number in packed["sets"][columns["set"][place] - 1]]
         stream = int(events.stream.at(np.array([row]))[0])
         assert dict(zip(parts[::2], parts[1::2], strict=True)).get("Stream") == (
             None if stream == MISSING else str(stream)
@@ -177,7 +180,7 @@ def test_arguments_beyond_the_limit_of_the_page_are_left_out(
 ) -> None:
     slices = timeline_of(studied).levels[0].slices
     whole = pack_arguments(studied.recording.context, slices)
-    size = sum(len(each["text"]) for each in whole["columns"].values())
+    size = sum(len(column["text"]) for column in whole["columns"].values())
     monkeypatch.setattr("profkit.renderers.html.timeline.MAX_ARGUMENT_CHARACTERS", size - 1)
     less = pack_arguments(studied.recording.context, slices)
     assert not less["isWhole"]
@@ -187,16 +190,16 @@ def test_arguments_beyond_the_limit_of_the_page_are_left_out(
 def test_a_page_that_is_too_large_merges_more_slices(studied: AnalysisResult) -> None:
     shown = timeline_of(studied)
     whole = fit_levels(shown, 10_000_000)
-    assert [each.level.resolution_ns for each in whole] == [
+    assert [candidate.level.resolution_ns for candidate in whole] == [
         level.resolution_ns for level in shown.levels
     ]
     limit = whole[0].n_characters
     less = fit_levels(shown, limit)
-    assert sum(each.n_characters for each in less) <= limit
+    assert sum(candidate.n_characters for candidate in less) <= limit
     assert less[0].level.resolution_ns > 0
-    for each in less:
-        assert each.level.slices.n.sum() == shown.levels[0].slices.n.sum()
-        assert each.level.slices.busy_ns.sum() == shown.levels[0].slices.busy_ns.sum()
+    for fitted in less:
+        assert fitted.level.slices.n.sum() == shown.levels[0].slices.n.sum()
+        assert fitted.level.slices.busy_ns.sum() == shown.levels[0].slices.busy_ns.sum()
 
 
 def adjacent_slices(row: int, n: int, rng: np.random.Generator) -> Slices:
@@ -213,8 +216,8 @@ def test_the_critical_path_is_merged_before_the_events_that_it_consists_of() -> 
     path, events = adjacent_slices(0, 20_000, rng), adjacent_slices(1, 10_000, rng)
     both = Slices(
         *(
-            np.concatenate((getattr(path, each.name), getattr(events, each.name)))
-            for each in fields(Slices)
+            np.concatenate((getattr(path, field.name), getattr(events, field.name)))
+            for field in fields(Slices)
         )
     )
     lanes = (
@@ -223,12 +226,12 @@ def test_the_critical_path_is_merged_before_the_events_that_it_consists_of() -> 
     )
     shown = Timeline(0, int(both.end_ns.max()), lanes, (), build_levels(both, 2_000_000), ())
     whole = fit_levels(shown, 1_000_000)
-    assert [each.level for each in whole] == list(shown.levels)
+    assert [candidate.level for candidate in whole] == list(shown.levels)
     limit = whole[0].n_characters * 3 // 4
-    found = fit_levels(shown, limit)
-    assert sum(each.n_characters for each in found) <= limit
-    finest, path_ns = found[0].level, found[0].path_ns
-    assert (finest.resolution_ns, len(found)) == (0, 2)
+    fitted = fit_levels(shown, limit)
+    assert sum(candidate.n_characters for candidate in fitted) <= limit
+    finest, path_ns = fitted[0].level, fitted[0].path_ns
+    assert (finest.resolution_ns, len(fitted)) == (0, 2)
     is_path = finest.slices.row == 0
     assert tuples(finest.slices.of(np.flatnonzero(~is_path))) == tuples(events)
     merged = finest.slices.of(np.flatnonzero(is_path))
@@ -246,9 +249,9 @@ def test_a_single_level_is_merged_until_it_fits(studied: AnalysisResult) -> None
         (Level(0, shown.levels[0].slices),),
         shown.steps,
     )
-    (found,) = fit_levels(only, 2_000)
-    assert found.n_characters <= 2_000
-    assert found.level.slices.n.sum() == shown.levels[0].slices.n.sum()
+    (fitted,) = fit_levels(only, 2_000)
+    assert fitted.n_characters <= 2_000
+    assert fitted.level.slices.n.sum() == shown.levels[0].slices.n.sum()
 
 
 def test_hostile_names_are_escaped(page: str) -> None:
@@ -261,8 +264,8 @@ def test_hostile_names_are_escaped(page: str) -> None:
 def test_very_long_names_are_cut(tmp_path: Path) -> None:
     b = TraceBuilder()
     b.compute("x" * 100_000, 1_000)
-    found = study(b.write(tmp_path / "t.json"))
-    page = render(found.report, "html", recording=found.recording).decode()
+    result = study(b.write(tmp_path / "t.json"))
+    page = render(result.report, "html", recording=result.recording).decode()
     assert max(map(len, data(page, "timeline")["timeline"]["sites"]["texts"])) <= 240
     names = data(page, "flames")["flames"][0]["sites"]["name"]
     assert max(map(len, names)) <= 240
@@ -272,23 +275,23 @@ def test_the_page_has_every_node_of_every_flame_graph(studied: AnalysisResult, p
     made = {flame.name: flame for flame in flames(studied.recording.context)}
     written = data(page, "flames")["flames"]
     assert written[0]["name"] == "host-line"
-    assert sorted(each["name"] for each in written) == sorted(made)
-    for each in written:
-        flame = made[each["name"]]
-        up, site, own, total, n, order = numbers(each["packed"])
+    assert sorted(flame_data["name"] for flame_data in written) == sorted(made)
+    for written_flame in written:
+        flame = made[written_flame["name"]]
+        up, site, own_numbers, total, n, order = numbers(written_flame["packed"])
         parent = [NO_ROW if not by else node - by for node, by in enumerate(up)]
-        assert (parent, own, total, n) == (
+        assert (parent, own_numbers, total, n) == (
             flame.parent.tolist(),
             flame.own.tolist(),
             flame.total.tolist(),
             flame.n.tolist(),
         )
-        shown = [each["sites"]["name"][number] for number in site]
+        shown = [written_flame["sites"]["name"][number] for number in site]
         named = [flame.sites[number].name for number in flame.site.tolist()]
         assert [
             name.replace("\\x1b", "\x1b").replace("\\u202e", "\u202e") for name in shown
         ] == named
-        assert each["nLeftOut"] == 0
+        assert written_flame["nLeftOut"] == 0
         if flame.first_ns is None:
             assert set(order) == {0}
         else:
@@ -302,10 +305,10 @@ def test_the_smallest_nodes_are_left_out_and_counted(
     monkeypatch.setattr("profkit.renderers.html.flames.MAX_NODES", 5)
     page = render(studied.report, "html", recording=studied.recording).decode()
     made = {flame.name: flame for flame in flames(studied.recording.context)}
-    for each in data(page, "flames")["flames"]:
-        flame = made[each["name"]]
-        up, _, _, total, _, _ = numbers(each["packed"])
-        assert each["nLeftOut"] == max(0, len(flame) - 5)
+    for flame_data in data(page, "flames")["flames"]:
+        flame = made[flame_data["name"]]
+        up, _, _, total, _, _ = numbers(flame_data["packed"])
+        assert flame_data["nLeftOut"] == max(0, len(flame) - 5)
         assert sorted(total, reverse=True) == sorted(flame.total.tolist(), reverse=True)[:5]
         assert all(by <= node for node, by in enumerate(up))
 
@@ -319,10 +322,10 @@ def test_a_recursive_call_counts_once_in_its_total(tmp_path: Path) -> None:
             with b.frame("a.py", 1, "f"):
                 b.advance(100_000)
     (flame, *_) = flames(study(b.write(tmp_path / "t.json")).recording.context)
-    own, total, n = sum_by_site(flame)
+    own_ns, total, n = sum_by_site(flame)
     place = {site.name: i for i, site in enumerate(flame.sites)}
-    assert (own[place["f"]], total[place["f"]], n[place["f"]]) == (101_000, 111_000, 2)
-    assert (own[place["g"]], total[place["g"]], n[place["g"]]) == (10_000, 110_000, 1)
+    assert (own_ns[place["f"]], total[place["f"]], n[place["f"]]) == (101_000, 111_000, 2)
+    assert (own_ns[place["g"]], total[place["g"]], n[place["g"]]) == (10_000, 110_000, 1)
 
 
 def test_a_report_alone_has_neither_timeline_nor_flame_graphs(studied: AnalysisResult) -> None:

@@ -18,8 +18,8 @@ SIZE = 1024
 
 def page(report: Report) -> str:
     text = render(report, "html").decode()
-    found = re.search(r'<section[^>]*id="roofline".*?</section>', text, re.DOTALL)
-    return found.group() if found else ""
+    match = re.search(r'<section[^>]*id="roofline".*?</section>', text, re.DOTALL)
+    return match.group() if match else ""
 
 
 def report_of(folder: Path, device: str = "NVIDIA H100 80GB HBM3") -> Report:
@@ -48,7 +48,10 @@ def report_of(folder: Path, device: str = "NVIDIA H100 80GB HBM3") -> Report:
 
 
 def attributes(text: str, pattern: str) -> list[dict[str, str]]:
-    return [dict(re.findall(r'([\w-]+)="([^"]*)"', each)) for each in re.findall(pattern, text)]
+    return [
+        dict(re.findall(r'([\w-]+)="([^"]*)"', attributes))
+        for attributes in re.findall(pattern, text)
+    ]
 
 
 def axes(text: str) -> tuple[dict[float, float], dict[float, float]]:
@@ -93,12 +96,12 @@ def test_roofs_are_the_peaks_of_the_device(tmp_path: Path) -> None:
     text = page(report_of(tmp_path))
     x, y = axes(text)
     *roofs, slope = attributes(text, r'<line class="roof"[^>]*>')
-    assert [value(y, float(each["y1"])) for each in roofs] == pytest.approx(
+    assert [value(y, float(roof["y1"])) for roof in roofs] == pytest.approx(
         [67e12, 494.7e12, 989.4e12, 1978.9e12], rel=0.02
     )
-    for each in roofs:
-        peak = value(y, float(each["y1"]))
-        assert value(x, float(each["x1"])) == pytest.approx(peak / 3350e9, rel=0.03)
+    for line in roofs:
+        peak = value(y, float(line["y1"]))
+        assert value(x, float(line["x1"])) == pytest.approx(peak / 3350e9, rel=0.03)
     for end in "12":
         place = value(x, float(slope[f"x{end}"])), value(y, float(slope[f"y{end}"]))
         assert place[1] / place[0] == pytest.approx(3350e9, rel=0.03)
@@ -130,8 +133,8 @@ def test_impossible_figures_of_an_edited_report_are_left_out(tmp_path: Path) -> 
     assert summary.flops is not None
     flops = replace(summary.flops, peaks=(PeakFlops("float16", -1.0),), peak_bytes_per_s=-1.0)
     kernels = tuple(
-        replace(each, throughput=each.throughput and replace(each.throughput, flops=-5))
-        for each in summary.top_kernels
+        replace(kernel, throughput=kernel.throughput and replace(kernel.throughput, flops=-5))
+        for kernel in summary.top_kernels
     )
     changed = replace(report, summary=replace(summary, flops=flops))
     assert not attributes(page(changed), r'<line class="roof"[^>]*>')

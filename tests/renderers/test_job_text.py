@@ -20,9 +20,9 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Report:
 @pytest.fixture
 def large(report: Report) -> Report:
     """A thousand ranks with many process groups and findings."""
-    found = report.collectives
-    assert found is not None
-    (group,) = found.groups
+    collectives = report.collectives
+    assert collectives is not None
+    (group,) = collectives.groups
     last = LastRank(rank=1017, n=1280, late_ns=10**10, why="compute")
     groups = tuple(
         replace(
@@ -37,7 +37,7 @@ def large(report: Report) -> Report:
     )
     return replace(
         many_ranks(report, 1000, 20),
-        collectives=replace(found, groups=groups),
+        collectives=replace(collectives, groups=groups),
         findings=report.findings[:1] * 8,
     )
 
@@ -76,20 +76,24 @@ def test_the_page_has_the_mean_wait_of_the_ranks(report: Report) -> None:
 
 
 def test_the_page_has_the_slowdown_by_unequal_ranks(report: Report) -> None:
-    found = report.collectives
-    assert found is not None
+    collectives = report.collectives
+    assert collectives is not None
     slowdown = Slowdown(4, 1_200_000, 1_180_000, 1_000_000, 1.18, 0.0)
-    page = render(replace(report, collectives=replace(found, slowdown=slowdown)), "html").decode()
+    page = render(
+        replace(report, collectives=replace(collectives, slowdown=slowdown)), "html"
+    ).decode()
     assert "<dt>Slowdown by ranks</dt><dd><b>1.18 times</b>" in page
     assert "1.18 ms instead of 1.00 ms with equal ranks" in page
-    without = render(replace(report, collectives=replace(found, slowdown=None)), "html").decode()
+    without = render(
+        replace(report, collectives=replace(collectives, slowdown=None)), "html"
+    ).decode()
     assert "Slowdown by ranks" not in without
 
 
 def test_the_page_says_how_many_ranks_there_are(report: Report) -> None:
     assert "2 ranks; 100% of calls matched" in render(report, "html").decode()
-    some = replace(report, missing_ranks=(2, 3))
-    assert "2 of 4 ranks; 100% of calls matched" in render(some, "html").decode()
+    partial = replace(report, missing_ranks=(2, 3))
+    assert "2 of 4 ranks; 100% of calls matched" in render(partial, "html").decode()
 
 
 def test_markdown_has_a_row_for_each_rank(report: Report) -> None:

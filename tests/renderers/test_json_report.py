@@ -65,7 +65,7 @@ def test_every_field_of_the_schema_is_defined() -> None:
         for field, about in part.get("properties", {}).items()
         if not about.get("description")
     ]
-    assert [each for each in undefined if not each.startswith("RecordedWith.")] == []
+    assert [name for name in undefined if not name.startswith("RecordedWith.")] == []
 
 
 def test_figures_are_those_of_the_report() -> None:

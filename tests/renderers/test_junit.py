@@ -28,17 +28,19 @@ def cases(product: bytes | str) -> list[tuple[str, list[str]]]:
 def test_findings_fail_and_notes_pass() -> None:
     report = reports.gpu_report()
     product = junit.render(report, junit.Options())
-    outcomes: dict[str, list[str]] = {name.split()[0]: found for name, found in cases(product)}
+    outcomes: dict[str, list[str]] = {
+        name.split()[0]: case_list for name, case_list in cases(product)
+    }
     for finding in (*report.findings, *report.health):
         assert outcomes[finding.rule] == ([] if finding.severity == "note" else ["failure"])
     for check in report.unchecked:
         assert outcomes[check.rule] == ["skipped"]
 
     root = parsed(product)
-    found = list(outcomes.values())
-    assert root.get("tests") == str(len(cases(product))) == str(len(found))
-    assert root.get("failures") == str(found.count(["failure"]))
-    assert root.get("skipped") == str(found.count(["skipped"]))
+    all_outcomes = list(outcomes.values())
+    assert root.get("tests") == str(len(cases(product))) == str(len(all_outcomes))
+    assert root.get("failures") == str(all_outcomes.count(["failure"]))
+    assert root.get("skipped") == str(all_outcomes.count(["skipped"]))
 
 
 def test_faults_of_the_recording_are_tests_too(tmp_path: Path) -> None:
@@ -54,11 +56,13 @@ def test_faults_of_the_recording_are_tests_too(tmp_path: Path) -> None:
 
 def test_the_results_of_several_recordings_have_one_root() -> None:
     report = replace(reports.gpu_report(), unchecked=())
-    products = [junit.render(each, junit.Options()) for each in (report, reports.cpu_report())]
+    products = [
+        junit.render(job_report, junit.Options()) for job_report in (report, reports.cpu_report())
+    ]
     joined = junit.together(products)
     root = parsed(joined)
     assert root.tag == "testsuites"
     assert cases(joined) == [case for product in products for case in cases(product)]
     roots = [parsed(product) for product in products]
     for name in ("tests", "failures", "skipped"):
-        assert int(root.get(name, "")) == sum(int(each.get(name, "")) for each in roots)
+        assert int(root.get(name, "")) == sum(int(root.get(name, "")) for root in roots)

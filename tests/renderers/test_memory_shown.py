@@ -38,14 +38,16 @@ def test_a_finding_without_a_source_line_begins_with_its_holder() -> None:
 
 
 def test_a_finding_lists_its_holders() -> None:
-    one, other, third = (
+    first_holder, second_holder, third = (
         "history[17] in main at train.py:12",
         "__main__.trainer.log['step 17']",
         "functools.lru_cache of positional",
     )
     joined = " ".join(text(reports.watched_report()).split())
-    assert f"held by: {one}, {other}, {third} Memory" in joined
-    assert f"*held by:* `{one}`, `{other}`, `{third}`\n" in md(reports.watched_report())
+    assert f"held by: {first_holder}, {second_holder}, {third} Memory" in joined
+    assert f"*held by:* `{first_holder}`, `{second_holder}`, `{third}`\n" in md(
+        reports.watched_report()
+    )
     more = with_finding(replace(reports.grown(), holders=reports.grown().holders * 2))
     assert f"{third} and 3 others" in " ".join(text(more).split())
     assert f"`{third}` and 3 others" in md(more)
@@ -54,7 +56,7 @@ def test_a_finding_lists_its_holders() -> None:
 
 def test_growing_memory_has_a_trend() -> None:
     lines = text(reports.watched_report()).splitlines()
-    line = next(one for one in lines if one.startswith("host memory"))
+    line = next(line for line in lines if line.startswith("host memory"))
     figures = ["402", "MiB", "1,000", "MiB", "1,000", "MiB"]
     assert line.split()[2:-1] == figures
     bars = line.split()[-1]

@@ -65,22 +65,22 @@ def test_times_are_integers_and_columns_have_units(gpu: AnalysisResult) -> None:
 
 
 def test_events_have_their_step_and_source_line(gpu: AnalysisResult) -> None:
-    found = read(gpu).to_pylist()
-    ops = [row for row in found if row["name"] == "aten::mm"]
+    kernel_rows = read(gpu).to_pylist()
+    ops = [row for row in kernel_rows if row["name"] == "aten::mm"]
     assert [row["step"] for row in ops] == ["ProfilerStep#0", "ProfilerStep#1"]
     assert {(row["file"], row["line"], row["function"]) for row in ops} == {
         ("train.py", 7, "train")
     }
-    kernels = [row for row in found if row["name"] == "gemm"]
+    kernels = [row for row in kernel_rows if row["name"] == "gemm"]
     assert [row["file"] for row in kernels] == [None, None]
     assert all(row["correlation"] is not None and row["device"] == 0 for row in kernels)
 
 
 def test_memory_events_are_a_separate_table(gpu: AnalysisResult) -> None:
-    found = read(gpu, "memory").to_pylist()
-    assert [row["n_bytes"] for row in found] == [4096, 4096]
-    assert {row["device"] for row in found} == {"cuda:0"}
-    assert [row["total_allocated"] for row in found] == [4096, 8192]
+    memory_rows = read(gpu, "memory").to_pylist()
+    assert [row["n_bytes"] for row in memory_rows] == [4096, 4096]
+    assert {row["device"] for row in memory_rows} == {"cuda:0"}
+    assert [row["total_allocated"] for row in memory_rows] == [4096, 8192]
 
 
 def test_a_snapshot_has_blocks_and_history_with_source_lines(snapshot: AnalysisResult) -> None:

@@ -137,17 +137,17 @@ def test_perfetto_reports_no_error(case: Imported) -> None:
 
 def test_every_event_is_a_slice_of_its_thread_nested_as_in_the_file(case: Imported) -> None:
     by_id = {row["id"]: row for row in case.slices}
-    found: Counter[tuple[object, ...]] = Counter()
+    slices: Counter[tuple[object, ...]] = Counter()
     for row in case.slices:
         around = by_id.get(row["parent"])
         parent = (around["ts"], around["name"]) if around else None
         place = (row["pid"], row["tid"], row["ts"], row["dur"], row["name"])
-        found.update([(*place, row["depth"], parent)])
+        slices.update([(*place, row["depth"], parent)])
     # Names of threads that are text, such as "Spans", have numbers in Perfetto.
     numbered = [e for e in case.events if isinstance(e["pid"], int) and isinstance(e["tid"], int)]
     expected = Counter(expected_slices(numbered))
     assert sum(expected.values()) > 50
-    assert found & expected == expected
+    assert slices & expected == expected
     # Of what begins where something without a length is, either may be drawn in the other.
     points = Counter(
         (event["pid"], event["tid"], ns(event["ts"]), 0, event["name"])
@@ -155,8 +155,8 @@ def test_every_event_is_a_slice_of_its_thread_nested_as_in_the_file(case: Import
         if not event.get("dur") and (event["ph"] == "X" or event.get("s") == "t")
     )
     threads = {(event["pid"], event["tid"]) for event in numbered}
-    others = Counter(key[:5] for key in (found - expected).elements() if key[:2] in threads)
-    assert others == points
+    unexpected = Counter(key[:5] for key in (slices - expected).elements() if key[:2] in threads)
+    assert unexpected == points
 
 
 def test_no_slice_is_left_unfinished(case: Imported) -> None:
@@ -195,7 +195,7 @@ def test_every_launch_has_an_arrow_to_its_device_work(
 ) -> None:
     idents = case.correlations
     joined = [(idents[row["slice_out"]], idents[row["slice_in"]]) for row in case.flows]
-    launched = [one for one, other in joined if one is not None and one == other]
+    launched = [left for left, right in joined if left is not None and left == right]
     expected = [
         event["id"] for event in case.events if event.get("cat") == "ac2g" and event["ph"] == "s"
     ]
@@ -208,10 +208,10 @@ def test_slices_arrive_where_nanoseconds_do_not_fit_into_a_double(tmp_path: Path
     for event in tree["traceEvents"]:
         event["ts"] += MONTH_US
     product = exported(written(tree, tmp_path / "moved.json"))
-    found = imported(product, tmp_path / "product.json")
-    n_added = sum(event["ph"] == "X" for event in ours(found.events))
-    pid = next(event["pid"] for event in ours(found.events))
-    assert sum(row["pid"] == pid for row in found.slices) == n_added
+    slices = imported(product, tmp_path / "product.json")
+    n_added = sum(event["ph"] == "X" for event in ours(slices.events))
+    pid = next(event["pid"] for event in ours(slices.events))
+    assert sum(row["pid"] == pid for row in slices.slices) == n_added
 
 
 def test_what_perfetto_refuses_is_an_error(tmp_path: Path) -> None:

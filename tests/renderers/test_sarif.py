@@ -38,27 +38,27 @@ def log(report: Report, base: str = BASE) -> Any:  # noqa: ANN401  (a JSON tree)
 
 
 def run(report: Report, base: str = BASE) -> Any:  # noqa: ANN401  (a JSON tree)
-    (found,) = log(report, base)["runs"]
-    return found
+    (run_log,) = log(report, base)["runs"]
+    return run_log
 
 
 def check(tree: Any) -> None:  # noqa: ANN401  (a JSON tree)
     """The rules of sarif-schema-2.1.0.json for everything that profkit writes."""
     assert set(tree) == {"$schema", "version", "runs"}
     assert tree["version"] == "2.1.0"
-    for each in tree["runs"]:
+    for run in tree["runs"]:
         keys = {"tool", "columnKind", "invocations", "results", "originalUriBaseIds"}
-        assert {"tool", "results"} <= set(each) <= keys
-        assert each["columnKind"] in {"utf16CodeUnits", "unicodeCodePoints"}
-        driver = each["tool"]["driver"]
+        assert {"tool", "results"} <= set(run) <= keys
+        assert run["columnKind"] in {"utf16CodeUnits", "unicodeCodePoints"}
+        driver = run["tool"]["driver"]
         assert set(driver) == {"name", "version", "rules"}
         ids = [rule["id"] for rule in driver["rules"]]
         assert len(ids) == len(set(ids))
         for rule in driver["rules"]:
             check_rule(rule)
-        for result in each["results"]:
-            check_result(result, set(ids), each.get("originalUriBaseIds", {}))
-        for invocation in each["invocations"]:
+        for result in run["results"]:
+            check_result(result, set(ids), run.get("originalUriBaseIds", {}))
+        for invocation in run["invocations"]:
             assert isinstance(invocation["executionSuccessful"], bool)
             for told in invocation["toolExecutionNotifications"]:
                 assert set(told) <= {"level", "message", "associatedRule"}
@@ -153,36 +153,36 @@ def test_a_finding_is_a_result_on_its_source_line_with_level_rank_and_cost() -> 
         "per_step_ns": 65_000_000,
         "basis": "upper-bound",
     }
-    other, holder = second["relatedLocations"]
-    assert other["physicalLocation"]["region"]["startLine"] == 7
+    other_place, holder = second["relatedLocations"]
+    assert other_place["physicalLocation"]["region"]["startLine"] == 7
     (chain,) = report.findings[1].holders
     assert holder["logicalLocations"][0]["fullyQualifiedName"] == "".join(chain)
 
 
 def test_skipped_checks_and_faults_are_notifications() -> None:
-    found = run(reports.gpu_report())
-    notes = found["invocations"][0]["toolExecutionNotifications"]
-    assert [(each["associatedRule"]["id"], each["level"]) for each in notes] == [
+    run_log = run(reports.gpu_report())
+    notes = run_log["invocations"][0]["toolExecutionNotifications"]
+    assert [(note["associatedRule"]["id"], note["level"]) for note in notes] == [
         ("SYN001", "note"),
         ("DAT003", "note"),
         ("MEM002", "note"),
         ("PRF001", "note"),
     ]
     assert "The recording has no stacks." in notes[0]["message"]["text"]
-    assert {result["ruleId"] for result in found["results"]} == {"DAT001", "MEM001"}
+    assert {result["ruleId"] for result in run_log["results"]} == {"DAT001", "MEM001"}
 
 
 def test_rules_with_findings_have_their_page_and_title() -> None:
-    found = {rule["id"]: rule for rule in run(reports.gpu_report())["tool"]["driver"]["rules"]}
+    rule_of = {rule["id"]: rule for rule in run(reports.gpu_report())["tool"]["driver"]["rules"]}
     info = next(rule.INFO for rule in rules() if rule.INFO.id == "DAT001")
-    assert found["DAT001"]["name"] == info.name
-    assert found["DAT001"]["shortDescription"]["text"] == info.title
-    page = found["DAT001"]["help"]
+    assert rule_of["DAT001"]["name"] == info.name
+    assert rule_of["DAT001"]["shortDescription"]["text"] == info.title
+    page = rule_of["DAT001"]["help"]
     assert "## How to fix it" in page["markdown"]
     assert page["markdown"].count("```") == 4
     assert "`num_workers=0`" in page["markdown"]
     assert "`" not in page["text"]
-    assert "help" not in found["SYN001"]
+    assert "help" not in rule_of["SYN001"]
 
 
 def test_a_fingerprint_ignores_line_numbers_and_times_and_is_unique() -> None:
@@ -193,12 +193,14 @@ def test_a_fingerprint_ignores_line_numbers_and_times_and_is_unique() -> None:
             for result in run(report)["results"]
         ]
 
-    one = reports.starved()
-    moved = replace(one, locations=(replace(one.locations[0], line=99),), message="Later.", n=7)
-    elsewhere = replace(one, locations=(replace(one.locations[0], function="other"),))
-    assert prints(one) == prints(moved)
-    assert prints(one) != prints(elsewhere)
-    first, second = prints(one, one)
+    starved = reports.starved()
+    moved = replace(
+        starved, locations=(replace(starved.locations[0], line=99),), message="Later.", n=7
+    )
+    elsewhere = replace(starved, locations=(replace(starved.locations[0], function="other"),))
+    assert prints(starved) == prints(moved)
+    assert prints(starved) != prints(elsewhere)
+    first, second = prints(starved, starved)
     assert first.partition(":")[0] == second.partition(":")[0]
     assert first != second
 
@@ -235,22 +237,22 @@ def test_results_above_the_limit_of_code_hosts_are_omitted_and_counted(
     monkeypatch.setattr(sarif, "MAX_RESULTS", 40)
     report = reports.gpu_report()
     report = replace(report, findings=(reports.starved(),) * 50)
-    found = run(report)
-    assert len(found["results"]) == 40
-    note = found["invocations"][0]["toolExecutionNotifications"][-1]
+    run_log = run(report)
+    assert len(run_log["results"]) == 40
+    note = run_log["invocations"][0]["toolExecutionNotifications"][-1]
     assert note["message"]["text"] == "10 more findings with lower costs are omitted."
 
 
 def test_several_reports_are_one_run() -> None:
     products = [
-        render(each, "sarif", base=BASE)
-        for each in (reports.gpu_report(), reports.watched_report())
+        render(report, "sarif", base=BASE)
+        for report in (reports.gpu_report(), reports.watched_report())
     ]
     joined = json.loads(sarif.together(products))
     check(joined)
-    (one,) = joined["runs"]
-    assert [result["ruleId"] for result in one["results"]] == ["DAT001", "MEM001", "MEM004"]
-    assert len(one["invocations"]) == 2
+    (joined_run,) = joined["runs"]
+    assert [result["ruleId"] for result in joined_run["results"]] == ["DAT001", "MEM001", "MEM004"]
+    assert len(joined_run["invocations"]) == 2
     twice = json.loads(sarif.together([products[0], products[0]]))["runs"][0]["results"]
     hashes = [result["partialFingerprints"]["primaryLocationLineHash"] for result in twice]
     assert len(set(hashes)) == 4
@@ -304,7 +306,7 @@ def test_an_allocation_site_has_its_recorded_stack() -> None:
     finding = replace(reports.starved(), locations=(Location("model.py", 9, "forward"),))
     stack = (Frame("model.py", 9, "forward"), Frame("train.py", 4, "main"))
     site = AllocationSite(finding.locations[0], stack, n=1, bytes=64)
-    devices = tuple(replace(each, peak_sites=(site,)) for each in memory.devices)
+    devices = tuple(replace(device, peak_sites=(site,)) for device in memory.devices)
     memory = replace(memory, devices=devices)
     summary = replace(report.summary, memory=memory)
     (result,) = run(replace(report, summary=summary, findings=(finding,)))["results"]
@@ -317,8 +319,8 @@ def test_holders_are_related_locations_by_name() -> None:
     report = replace(reports.gpu_report(), findings=(finding,))
     check(log(report))
     (result,) = run(report)["results"]
-    holders = [each for each in result["relatedLocations"] if "physicalLocation" not in each]
-    assert [each["logicalLocations"][0] for each in holders] == [
+    holders = [place for place in result["relatedLocations"] if "physicalLocation" not in place]
+    assert [holder["logicalLocations"][0] for holder in holders] == [
         {"fullyQualifiedName": "__main__.history[17]", "kind": "variable"},
         {"fullyQualifiedName": "train.Trainer.losses", "kind": "variable"},
     ]

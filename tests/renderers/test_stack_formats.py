@@ -41,12 +41,12 @@ def folded(studied: AnalysisResult, weight: str = "", base: str = "") -> dict[st
     product = render(
         studied.report, "folded", weight=weight, base=base, recording=studied.recording
     )
-    found: dict[str, int] = {}
+    weights: dict[str, int] = {}
     for line in product.decode().splitlines():
         stack, _, n = line.rpartition(" ")
-        assert stack not in found
-        found[stack] = int(n)
-    return found
+        assert stack not in weights
+        weights[stack] = int(n)
+    return weights
 
 
 def scopes(studied: AnalysisResult, weight: str = "") -> Any:  # noqa: ANN401  (a JSON tree)
@@ -76,9 +76,9 @@ def check(tree: Any) -> None:  # noqa: ANN401  (a JSON tree)
 def test_host_time_adds_up_to_the_outermost_calls(traced: AnalysisResult) -> None:
     ctx = traced.recording.context
     steps = [r for r in range(len(ctx.events)) if ctx.events.name_of(r).startswith("ProfilerStep")]
-    found = folded(traced, "host")
-    assert sum(found.values()) == sum(int(ctx.events.dur_ns[row]) for row in steps)
-    assert folded(traced) == found
+    weights = folded(traced, "host")
+    assert sum(weights.values()) == sum(int(ctx.events.dur_ns[row]) for row in steps)
+    assert folded(traced) == weights
 
 
 def test_a_stack_goes_from_the_outermost_frame_to_the_innermost(traced: AnalysisResult) -> None:
@@ -90,19 +90,19 @@ def test_a_stack_goes_from_the_outermost_frame_to_the_innermost(traced: Analysis
 
 
 def test_device_time_adds_up_by_the_stack_of_the_launch(traced: AnalysisResult) -> None:
-    found = folded(traced, "device")
-    assert sum(found.values()) == 2 * (50_333 + 1_000)
-    (gemm,) = [stack for stack in found if stack.endswith(";gemm")]
+    weights = folded(traced, "device")
+    assert sum(weights.values()) == 2 * (50_333 + 1_000)
+    (gemm,) = [stack for stack in weights if stack.endswith(";gemm")]
     assert "forward:x (/src/model.py:8);aten::mm" in gemm
-    assert found[gemm] == 2 * 50_333
+    assert weights[gemm] == 2 * 50_333
 
 
 def test_bytes_at_the_peak_add_up_to_its_blocks(snapshot: AnalysisResult) -> None:
-    found = folded(snapshot)
-    assert sum(found.values()) == 12 << 20
-    assert found[next(each for each in found if each.endswith("forward (/src/model.py:8)"))] == (
-        8 << 20
-    )
+    weights = folded(snapshot)
+    assert sum(weights.values()) == 12 << 20
+    assert weights[
+        next(stack for stack in weights if stack.endswith("forward (/src/model.py:8)"))
+    ] == (8 << 20)
     (profile, *_) = scopes(snapshot, "memory")["profiles"]
     assert profile["unit"] == "bytes"
     assert profile["endValue"] == 12 << 20

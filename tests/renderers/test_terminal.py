@@ -26,10 +26,10 @@ def text(report: Report, **options: object) -> str:
 
 
 def test_it_begins_with_the_headline() -> None:
-    first, blank, *rest = text(reports.gpu_report(), width=120).splitlines()
+    first, blank, *lines = text(reports.gpu_report(), width=120).splitlines()
     assert first.startswith("profkit 0.1.0 · traces/train/host_1")
     assert blank == ""
-    assert " ".join(rest[:2]).startswith(
+    assert " ".join(lines[:2]).startswith(
         "The GPU is busy 61% of each 174 ms step and waits 37% for data. Highest cost: "
         "the loader starves the GPU at train.py:31, up to 65.0 ms per step (37%). Highest memory "
         "cost: tensors are never freed at train.py:44, 1.50 MiB per"
@@ -70,8 +70,10 @@ def test_no_figure_is_cut_at_any_width(report: Report, width: int) -> None:
 def test_places_in_tables_keep_their_line_number_at_any_width(width: int) -> None:
     report = reports.gpu_report()
     where = Location("/home/me/project/a_rather_long_name_of_a_file.py", 1234, "forward")
-    kernels = tuple(replace(each, location=where) for each in report.summary.top_kernels)
-    operators = tuple(replace(each, location=where) for each in report.summary.top_ops)
+    kernels = tuple(
+        replace(top_kernel, location=where) for top_kernel in report.summary.top_kernels
+    )
+    operators = tuple(replace(top_op, location=where) for top_op in report.summary.top_ops)
     summary = replace(report.summary, top_kernels=kernels, top_ops=operators)
     shown = text(replace(report, summary=summary), width=width, verbose=True)
     n_operators = len(busiest_ops(replace(report, summary=summary))[2])
@@ -171,7 +173,7 @@ def test_a_crowded_report_fits_a_screen_of_80_columns_and_names_every_finding() 
 
 def test_small_parts_that_do_not_fit_on_a_line_are_the_shortest_ones() -> None:
     shown = text(crowded_report(), width=80)
-    (line,) = [each for each in shown.splitlines() if "also: " in each]
+    (line,) = [line for line in shown.splitlines() if "also: " in line]
     assert line == "  also: GPU idle: launch latency 667 µs, …"
     assert "GPU idle: waiting for CPU launches 167 µs" in text(crowded_report(), verbose=True)
 
@@ -233,7 +235,7 @@ def test_a_name_with_less_than_half_of_its_line_is_called_the_longest() -> None:
     report = reports.gpu_report()
     path = report.summary.critical_path
     assert path is not None
-    lines = tuple(replace(each, main_share=each.share / 5) for each in path.lines)
+    lines = tuple(replace(line, main_share=line.share / 5) for line in path.lines)
     changed = replace(report.summary, critical_path=replace(path, lines=lines))
     shown = text(replace(report, summary=changed), width=100)
     assert "model.py:12, longest: vectorized_elementwise_kernel<…> (10%)" in shown
@@ -346,8 +348,8 @@ def test_costs_name_their_basis() -> None:
     report = reports.gpu_report()
     for basis, words in (("measured", " 65.0 ms"), ("estimate", "about 65.0 ms")):
         cost = Cost(ns=1, per_step_ns=65_000_000, basis=basis)  # type: ignore[arg-type]
-        one = replace(report.findings[0], cost=cost)
-        assert words in text(replace(report, findings=(one,)))
+        finding = replace(report.findings[0], cost=cost)
+        assert words in text(replace(report, findings=(finding,)))
 
 
 def test_skipped_checks_are_grouped_by_reason() -> None:

@@ -33,19 +33,19 @@ def ours(events: Iterable[Event]) -> list[Event]:
 
 
 def slices_by_thread(events: Iterable[Event]) -> dict[tuple[str, str], list[Slice]]:
-    found: dict[tuple[str, str], list[Slice]] = defaultdict(list)
+    slices: dict[tuple[str, str], list[Slice]] = defaultdict(list)
     begun: dict[tuple[str, str], list[Decimal]] = defaultdict(list)
     # Only complete events are checked: the recording itself may be damaged.
     timed = [event for event in events if {"ph", "ts", "pid", "tid"} <= event.keys()]
     for event in sorted(timed, key=lambda event: Decimal(event["ts"])):
         at, place = Decimal(event["ts"]), (str(event["pid"]), str(event["tid"]))
         if event["ph"] == "X":
-            found[place].append((at, at + Decimal(event.get("dur", 0))))
+            slices[place].append((at, at + Decimal(event.get("dur", 0))))
         elif event["ph"] == "B":
             begun[place].append(at)
         elif event["ph"] == "E" and begun[place]:
-            found[place].append((begun[place].pop(), at))
-    return found
+            slices[place].append((begun[place].pop(), at))
+    return slices
 
 
 def check(events: list[Event]) -> None:
@@ -58,7 +58,7 @@ def check(events: list[Event]) -> None:
         if event["ph"] != "M":
             assert isinstance(event["ts"], int | Decimal)
         if event["ph"] == "C":
-            assert all(isinstance(each, int | Decimal) for each in event["args"].values())
+            assert all(isinstance(argument, int | Decimal) for argument in event["args"].values())
         if event["ph"] == "X":
             assert event["dur"] >= 0
     _slices_nest(added)
@@ -70,7 +70,7 @@ def _slices_nest(added: list[Event]) -> None:
     for slices in slices_by_thread(added).values():
         # Outer slices come first in the file, and the order of equal starts is the file's.
         around: list[Decimal] = []
-        for start, end in sorted(slices, key=lambda one: one[0]):
+        for start, end in sorted(slices, key=lambda span: span[0]):
             while around and around[-1] <= start:
                 around.pop()
             assert not around or end <= around[-1]
@@ -81,9 +81,9 @@ def _arrows_are_bound(events: list[Event], added: list[Event]) -> None:
     every = slices_by_thread(events)
     begins = {event["id"]: event for event in added if event["ph"] == "s"}
     ends = [event for event in added if event["ph"] == "f"]
-    others = {e.get("id") for e in events if e.get("ph") in {"s", "t", "f"} and e not in added}
+    other_flows = {e.get("id") for e in events if e.get("ph") in {"s", "t", "f"} and e not in added}
     assert sorted(begins) == sorted(event["id"] for event in ends)
-    assert not others & begins.keys()
+    assert not other_flows & begins.keys()
     for end in ends:
         assert end["bp"] == "e"
         for edge in (begins[end["id"]], end):
@@ -97,8 +97,8 @@ def _rows_are_named_once(added: list[Event]) -> None:
         (event["name"], event["pid"], event.get("tid")) for event in added if event["ph"] == "M"
     ]
     assert len(named) == len(set(named))
-    (process,) = {each["pid"] for each in added if each["ph"] == "M"}
+    (process,) = {event["pid"] for event in added if event["ph"] == "M"}
     threads = {tid for name, _, tid in named if name == "thread_name"}
     drawn = {e["tid"] for e in added if e["ph"] == "X"}
-    assert all(each["pid"] == process for each in added if each["ph"] in "XC")
+    assert all(event["pid"] == process for event in added if event["ph"] in "XC")
     assert drawn <= threads

@@ -108,9 +108,9 @@ def dask(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 @pytest.fixture
 def client(dask: Cluster) -> Iterator[Any]:
-    with distributed.Client(dask.address, timeout=LIMIT_S, set_as_default=False) as found:
-        found.wait_for_workers(2, timeout=LIMIT_S)
-        yield found
+    with distributed.Client(dask.address, timeout=LIMIT_S, set_as_default=False) as cluster_client:
+        cluster_client.wait_for_workers(2, timeout=LIMIT_S)
+        yield cluster_client
 
 
 @pytest.fixture
@@ -136,26 +136,26 @@ def test_the_report_is_the_same_as_without_a_cluster(
     for path in (str(job), "job", "./job", Path(packed).name):
         assert render(analyze(path, client=client), "json") == render(analyze(path), "json")
     code = main(["analyze", "job", "--format", "json"])
-    here = capsys.readouterr()
+    output = capsys.readouterr()
     for option in (["--cluster", dask.address], ["--scheduler-file", str(dask.file)]):
         assert main(["analyze", "job", "--format", "json", *option]) == code == 3
         there = capsys.readouterr()
-        assert there.out == here.out
+        assert there.out == output.out
         assert there.err.startswith("profkit: Dask dashboard: http")
-        assert here.err in there.err
+        assert output.err in there.err
 
 
 @pytest.mark.slow
 def test_a_task_of_the_cluster_uses_it_too(client: Any, job: Path) -> None:
-    found = client.submit(analyze, str(job), pure=False).result(timeout=LIMIT_S)
-    assert render(found, "json") == render(analyze(job), "json")
+    summary = client.submit(analyze, str(job), pure=False).result(timeout=LIMIT_S)
+    assert render(summary, "json") == render(analyze(job), "json")
 
 
 @pytest.mark.slow
 def test_errors_of_items_are_results(client: Any) -> None:
-    found = dict(cluster.call_on_cluster(f"{HERE}:refused", [0, 2], [1, 1], client))
-    assert found[0].hint == "Copy it."
-    assert "ZeroDivisionError" in found[1].message
+    results = dict(cluster.call_on_cluster(f"{HERE}:refused", [0, 2], [1, 1], client))
+    assert results[0].hint == "Copy it."
+    assert "ZeroDivisionError" in results[1].message
     (missing,) = cluster.call_on_cluster(f"{HERE}:missing", [0], [1], client)
     assert isinstance(missing[1], MissingFileError)
     assert "The worker tcp://127.0.0.1:" in missing[1].hint
@@ -167,25 +167,27 @@ def test_a_file_that_kills_its_process_or_its_worker_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     once, always = f"{tmp_path}/once-1", f"{tmp_path}/always-9"
-    own = Cluster(tmp_path)
+    own_cluster = Cluster(tmp_path)
     try:
         for _ in range(5):  # of which four die
-            own.add_worker()
-        with distributed.Client(own.address, timeout=LIMIT_S, set_as_default=False) as client:
+            own_cluster.add_worker()
+        with distributed.Client(
+            own_cluster.address, timeout=LIMIT_S, set_as_default=False
+        ) as client:
             client.wait_for_workers(5, timeout=LIMIT_S)
-            found = dict(
+            results = dict(
                 cluster.call_on_cluster(f"{HERE}:killed", ["", once, always], [1] * 3, client)
             )
-            assert (found[0], found[1]) == ("alive", "alive at last")
-            assert isinstance(found[2], LostProcessError)
-            assert "SIGKILL" in found[2].message
+            assert (results[0], results[1]) == ("alive", "alive at last")
+            assert isinstance(results[2], LostProcessError)
+            assert "SIGKILL" in results[2].message
             assert Path(always).read_text() == "xx"
             monkeypatch.setattr(cluster, "call_on_worker", _killed)
             ((_, lost),) = cluster.call_on_cluster("", [None], [1], client)
             assert isinstance(lost, LostProcessError)
             assert lost.message == "The workers that read it died."
     finally:
-        own.end()
+        own_cluster.end()
 
 
 def _killed(*_: object) -> None:
@@ -194,20 +196,22 @@ def _killed(*_: object) -> None:
 
 @pytest.mark.slow
 def test_tasks_of_a_worker_that_is_killed_midway_run_on_another(tmp_path: Path) -> None:
-    own = Cluster(tmp_path)
+    own_cluster = Cluster(tmp_path)
     try:
-        first = own.add_worker()
-        with distributed.Client(own.address, timeout=LIMIT_S, set_as_default=False) as client:
+        first = own_cluster.add_worker()
+        with distributed.Client(
+            own_cluster.address, timeout=LIMIT_S, set_as_default=False
+        ) as client:
             client.wait_for_workers(1, timeout=LIMIT_S)
             results = cluster.call_on_cluster(f"{HERE}:slowly", range(8), [1] * 8, client)
-            found = [next(results)]
-            own.add_worker()
+            values = [next(results)]
+            own_cluster.add_worker()
             client.wait_for_workers(2, timeout=LIMIT_S)
             first.kill()
-            found += results
-            assert sorted(found) == [(number, number) for number in range(8)]
+            values += results
+            assert sorted(values) == [(number, number) for number in range(8)]
     finally:
-        own.end()
+        own_cluster.end()
 
 
 @pytest.mark.slow
@@ -223,10 +227,12 @@ def test_an_interrupt_cancels_what_has_not_begun(client: Any) -> None:
 
 @pytest.mark.slow
 def test_a_cluster_that_ends_is_an_error(tmp_path: Path) -> None:
-    own = Cluster(tmp_path)
+    own_cluster = Cluster(tmp_path)
     try:
-        own.add_worker()
-        with distributed.Client(own.address, timeout=LIMIT_S, set_as_default=False) as client:
+        own_cluster.add_worker()
+        with distributed.Client(
+            own_cluster.address, timeout=LIMIT_S, set_as_default=False
+        ) as client:
             client.wait_for_workers(1, timeout=LIMIT_S)
             results = cluster.call_on_cluster(f"{HERE}:slowly", range(200), [1] * 200, client)
             next(results)
@@ -234,7 +240,7 @@ def test_a_cluster_that_ends_is_an_error(tmp_path: Path) -> None:
             with pytest.raises(UsageError, match="ended, or cancelled"):
                 list(results)
     finally:
-        own.end()
+        own_cluster.end()
 
 
 def test_a_scheduler_that_is_not_there_is_a_usage_error(
@@ -294,7 +300,7 @@ class Futures:
 
     def cancel(self, futures: list[Any], *, force: bool) -> None:
         assert force
-        self.cancelled = [each.key for each in futures]
+        self.cancelled = [future.key for future in futures]
 
 
 @pytest.fixture
@@ -307,9 +313,9 @@ def finished_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_results_are_told_apart_from_errors_of_the_cluster() -> None:
     killed = distributed.KilledWorker("call", None, 3)
     client = Futures("a", LostProcessError("It died."), killed)
-    found = list(cluster.call_on_cluster("m:f", [1, 2, 3], [0, 0, 0], client))
-    assert found[0] == (0, "a")
-    assert [type(result) for _, result in found[1:]] == [LostProcessError] * 2
+    values = list(cluster.call_on_cluster("m:f", [1, 2, 3], [0, 0, 0], client))
+    assert values[0] == (0, "a")
+    assert [type(result) for _, result in values[1:]] == [LostProcessError] * 2
     ((_, bug),) = cluster.call_on_cluster("m:f", [1], [0], Futures(KeyError("odd")))
     assert "Dask raised KeyError: 'odd'" in bug.message
     assert client.cancelled == ["call-1", "call-2"]
@@ -327,21 +333,21 @@ def test_results_are_told_apart_from_errors_of_the_cluster() -> None:
 def test_a_worker_uses_its_process_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cluster, "_idle", cluster._IdleProcesses())
     try:
-        one = cluster.call_on_worker(f"{HERE}:squared", 3, 1)
+        value = cluster.call_on_worker(f"{HERE}:squared", 3, 1)
         two = cluster.call_on_worker(f"{HERE}:squared", 4, 1)
-        assert (one[0], two[0]) == (9, 16)
-        assert one[1] == two[1], "the same process"
+        assert (value[0], two[0]) == (9, 16)
+        assert value[1] == two[1], "the same process"
     finally:
         for process in cluster._idle._idle[f"{HERE}:squared"]:
             process.end()
 
 
 def test_a_program_outside_of_a_cluster_has_no_client() -> None:
-    with cluster.client_of_this_worker() as found:
-        assert found is None
+    with cluster.client_of_this_worker() as worker_client:
+        assert worker_client is None
 
 
 def test_the_json_of_unread_files_is_in_the_schema(job: Path) -> None:
     (job / "rank2.pt.trace.json.gz").write_bytes(b"\x1f\x8b and nothing")
     report = json.loads(render(analyze(job), "json"))
-    assert [each["file"] for each in report["unread"]] == [str(job / "rank2.pt.trace.json.gz")]
+    assert [unread["file"] for unread in report["unread"]] == [str(job / "rank2.pt.trace.json.gz")]

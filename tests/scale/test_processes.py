@@ -34,9 +34,9 @@ def ended(pids: list[int]) -> bool:
 
 
 def test_each_item_has_a_result_from_another_process(capfd: pytest.CaptureFixture[str]) -> None:
-    found = dict(call_in_processes(f"{HERE}:squared", range(7), 2))
-    assert {index: square for index, (square, _) in found.items()} == {n: n * n for n in range(7)}
-    workers = {pid for _, pid in found.values()}
+    results = dict(call_in_processes(f"{HERE}:squared", range(7), 2))
+    assert {index: square for index, (square, _) in results.items()} == {n: n * n for n in range(7)}
+    workers = {pid for _, pid in results.values()}
     assert os.getpid() not in workers
     assert 1 <= len(workers) <= 2, "a process carries out several calls"
     assert capfd.readouterr().out == "", "what it prints is no result"
@@ -44,13 +44,13 @@ def test_each_item_has_a_result_from_another_process(capfd: pytest.CaptureFixtur
 
 
 def test_errors_are_results_with_all_their_parts() -> None:
-    found = dict(call_in_processes(f"{HERE}:refused", range(3), 1))
-    assert isinstance(found[0], errors.DamagedFileError)
-    assert (found[0].message, found[0].hint) == ("It is damaged.", "Copy it.")
-    assert isinstance(found[1], errors.SeveralTracesError)
-    assert found[1].members == ("a", "b")
-    assert isinstance(found[2], errors.InternalError)
-    assert "ZeroDivisionError" in found[2].message
+    results = dict(call_in_processes(f"{HERE}:refused", range(3), 1))
+    assert isinstance(results[0], errors.DamagedFileError)
+    assert (results[0].message, results[0].hint) == ("It is damaged.", "Copy it.")
+    assert isinstance(results[1], errors.SeveralTracesError)
+    assert results[1].members == ("a", "b")
+    assert isinstance(results[2], errors.InternalError)
+    assert "ZeroDivisionError" in results[2].message
 
 
 def test_every_error_survives_the_way_between_processes() -> None:
@@ -62,11 +62,16 @@ def test_every_error_survives_the_way_between_processes() -> None:
 @posix
 def test_a_process_that_dies_is_replaced_and_its_call_repeated_once(tmp_path: Path) -> None:
     once, always = f"{tmp_path}/once-1", f"{tmp_path}/always-9"
-    found = dict(call_in_processes(f"{HERE}:killed", ["", once, always, "", ""], 2))
-    assert [found[index] for index in (0, 1, 3, 4)] == ["alive", "alive at last", "alive", "alive"]
-    assert isinstance(found[2], errors.LostProcessError)
-    assert "killed by SIGKILL" in found[2].message
-    assert "memory" in found[2].hint
+    results = dict(call_in_processes(f"{HERE}:killed", ["", once, always, "", ""], 2))
+    assert [results[index] for index in (0, 1, 3, 4)] == [
+        "alive",
+        "alive at last",
+        "alive",
+        "alive",
+    ]
+    assert isinstance(results[2], errors.LostProcessError)
+    assert "killed by SIGKILL" in results[2].message
+    assert "memory" in results[2].hint
     assert Path(always).read_text() == "xx"
 
 
@@ -122,8 +127,8 @@ def test_a_process_imports_from_where_its_program_does(
 ) -> None:
     (tmp_path / "queue.py").write_text("raise SystemExit(1)")
     monkeypatch.chdir(tmp_path)
-    ((_, found),) = call_in_processes(f"{HERE}:search_path", [None], 1)
-    assert set(found) == {folder or str(tmp_path) for folder in sys.path}
+    ((_, paths),) = call_in_processes(f"{HERE}:search_path", [None], 1)
+    assert set(paths) == {folder or str(tmp_path) for folder in sys.path}
 
 
 def test_processes_fit_into_memory_and_cores(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,8 +144,8 @@ def test_processes_fit_into_memory_and_cores(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_limits_of_cgroups_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    own = tmp_path / "job" / "task"
-    own.mkdir(parents=True)
+    task_folder = tmp_path / "job" / "task"
+    task_folder.mkdir(parents=True)
     proc = tmp_path / "cgroup"
     proc.write_text("0::/job/task\n")
     real = resources._text
@@ -150,17 +155,17 @@ def test_limits_of_cgroups_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         "_text",
         lambda path: real(proc if str(path) == "/proc/self/cgroup" else path),
     )
-    (own / "memory.max").write_text("max\n")
-    (own / "memory.current").write_text("10\n")
+    (task_folder / "memory.max").write_text("max\n")
+    (task_folder / "memory.current").write_text("10\n")
     before = resources.free_bytes()
     (tmp_path / "job" / "memory.max").write_text("1000\n")
     (tmp_path / "job" / "memory.current").write_text("700\n")
     (tmp_path / "job" / "memory.stat").write_text("anon 500\ninactive_file 150\n")
     assert before is None or before > 1000
     assert resources.free_bytes() == 450
-    (own / "cpu.max").write_text("50000 100000\n")
+    (task_folder / "cpu.max").write_text("50000 100000\n")
     assert resources.n_cores() == 1
-    (own / "cpu.max").write_text("max 100000\n")
+    (task_folder / "cpu.max").write_text("max 100000\n")
     assert resources.n_cores() >= 1
     # The first version of cgroups, seen from a container.
     proc.write_text("4:cpu,cpuacct:/x\n3:memory:/outside\n")
@@ -182,12 +187,12 @@ def test_memory_is_waited_for_unless_nobody_else_has_any() -> None:
 
     with budget.taking(500):
         inside.set()
-        other = threading.Thread(target=late)
-        other.start()
+        thread = threading.Thread(target=late)
+        thread.start()
         second.wait(5)
         time.sleep(0.05)
         order.append("first")
-    other.join(5)
+    thread.join(5)
     assert order == ["first", "second"]
 
 

@@ -92,20 +92,20 @@ def _serving(logdir: Path, cache: str, module: str) -> Iterator[TensorBoard]:
     )
     log: list[str] = []
     addresses: list[str] = []
-    known = threading.Event()
+    is_known = threading.Event()
 
     def listen() -> None:
         for line in server.stderr or ():
             log.append(line.rstrip())
-            if found := re.search(r"TensorBoard \S+ at (http://\S+/)", line):
-                addresses.append(found[1])
-                known.set()
-        known.set()
+            if match := re.search(r"TensorBoard \S+ at (http://\S+/)", line):
+                addresses.append(match[1])
+                is_known.set()
+        is_known.set()
 
     listener = threading.Thread(target=listen, daemon=True)
     listener.start()
     try:
-        if not known.wait(START_LIMIT_S) or not addresses:
+        if not is_known.wait(START_LIMIT_S) or not addresses:
             raise TimeoutError("TensorBoard did not start\n" + "\n".join(log))
         yield TensorBoard(addresses[0], log)
     finally:

@@ -127,12 +127,12 @@ def test_a_task_that_begins_while_it_is_submitted_again_runs_once(
     state = queue.state
 
     def slow_state(key: str) -> TaskState:
-        found = state(key)
+        shown_state = state(key)
         gates["first"].set()
         until = time.monotonic() + 0.5
         while len(ran) == 1 and time.monotonic() < until:
             time.sleep(0.01)
-        return found
+        return shown_state
 
     with monkeypatch.context() as patched:
         patched.setattr(queue, "state", slow_state)

@@ -35,26 +35,28 @@ def test_files_of_one_process_are_one_recording(
     write_file(tmp_path / "train" / "host_1.17.snapshot.pickle.gz", 3)
     write_file(tmp_path / "train" / "host_2.18.snapshot.pickle")
     write_file(tmp_path / "train" / "events.out.tfevents.1")
-    found = {each.name: each for each in find_recordings(roots(tmp_path)).recordings}
-    assert set(found) == {"host_1.17", "host_2.18"}
-    assert (found["host_1.17"].kind, found["host_1.17"].n_bytes) == ("trace", 10)
-    assert [Path(path).suffixes[-3] for path in found["host_1.17"].paths] == [
+    recording_of = {
+        recording.name: recording for recording in find_recordings(roots(tmp_path)).recordings
+    }
+    assert set(recording_of) == {"host_1.17", "host_2.18"}
+    assert (recording_of["host_1.17"].kind, recording_of["host_1.17"].n_bytes) == ("trace", 10)
+    assert [Path(path).suffixes[-3] for path in recording_of["host_1.17"].paths] == [
         ".trace",
         ".snapshot",
         ".memory",
     ]
-    assert found["host_2.18"].kind == "snapshot"
-    assert {each.run for each in found.values()} == {"train"}
-    assert len({each.run_id for each in found.values()}) == 1
+    assert recording_of["host_2.18"].kind == "snapshot"
+    assert {recording.run for recording in recording_of.values()} == {"train"}
+    assert len({recording.run_id for recording in recording_of.values()}) == 1
 
 
 def test_a_link_to_a_parent_folder_is_followed_once(tmp_path: Path) -> None:
     write_file(tmp_path / "a" / "b" / TRACE)
     (tmp_path / "a" / "b" / "up").symlink_to(tmp_path)
     (tmp_path / "again").symlink_to(tmp_path / "a")
-    found = find_recordings(roots(tmp_path))
-    assert len(found.recordings) == 1
-    assert found.is_complete
+    discovery = find_recordings(roots(tmp_path))
+    assert len(discovery.recordings) == 1
+    assert discovery.is_complete
 
 
 def test_pipes_devices_and_dead_links_are_skipped(tmp_path: Path) -> None:
@@ -75,12 +77,12 @@ def test_undecodable_and_hostile_names_are_safe_to_show(
     os.mkdir(bad)  # noqa: PTH102  (a name of bytes)
     with open(bad + b"/" + TRACE.encode(), "wb") as file:  # noqa: PTH123
         file.write(b"x")
-    found = find_recordings(roots(tmp_path)).recordings
-    assert len({each.id for each in found}) == len(found) == 4
-    for each in found:
-        each.run.encode()
-        assert each.id.isalnum()
-        assert "\u202e" not in each.run
+    recordings = find_recordings(roots(tmp_path)).recordings
+    assert len({recording.id for recording in recordings}) == len(recordings) == 4
+    for listed in recordings:
+        listed.run.encode()
+        assert listed.id.isalnum()
+        assert "\u202e" not in listed.run
 
 
 def test_the_search_is_bounded_and_reports_that_it_is_incomplete(tmp_path: Path) -> None:
@@ -88,14 +90,14 @@ def test_the_search_is_bounded_and_reports_that_it_is_incomplete(tmp_path: Path)
     assert find_recordings(roots(tmp_path)).recordings == ()
     for number in range(MAX_RECORDINGS + 10):
         (tmp_path / f"h_{number}.1.pt.trace.json").touch()
-    found = find_recordings(roots(tmp_path))
-    assert len(found.recordings) == MAX_RECORDINGS
-    assert not found.is_complete
+    discovery = find_recordings(roots(tmp_path))
+    assert len(discovery.recordings) == MAX_RECORDINGS
+    assert not discovery.is_complete
 
 
 def test_missing_folders_are_reported(tmp_path: Path) -> None:
-    found = find_recordings((LogRoot("gs://bucket/logs"), LogRoot(str(tmp_path / "no"))))
-    assert found.missing == ("gs://bucket/logs", str(tmp_path / "no"))
+    discovery = find_recordings((LogRoot("gs://bucket/logs"), LogRoot(str(tmp_path / "no"))))
+    assert discovery.missing == ("gs://bucket/logs", str(tmp_path / "no"))
 
 
 @pytest.mark.parametrize(
@@ -119,9 +121,9 @@ def test_runs_of_the_same_name_in_two_folders_are_distinct(tmp_path: Path) -> No
     write_file(tmp_path / "a" / "train" / TRACE)
     write_file(tmp_path / "b" / "train" / TRACE)
     both = (LogRoot(str(tmp_path / "a"), "one"), LogRoot(str(tmp_path / "b"), "two"))
-    found = find_recordings(both).recordings
-    assert {each.run for each in found} == {"one/train", "two/train"}
-    assert len({each.id for each in found}) == 2
+    recordings = find_recordings(both).recordings
+    assert {recording.run for recording in recordings} == {"one/train", "two/train"}
+    assert len({recording.id for recording in recordings}) == 2
 
 
 def test_a_changed_file_has_the_same_id_and_another_state(tmp_path: Path) -> None:

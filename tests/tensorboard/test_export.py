@@ -29,7 +29,8 @@ def read(path: Path) -> dict[str, list[tuple[int, Any]]]:
     events.Reload()
     return {
         tag: [
-            (each.step, tensor_util.make_ndarray(each.tensor_proto)) for each in events.Tensors(tag)
+            (event.step, tensor_util.make_ndarray(event.tensor_proto))
+            for event in events.Tensors(tag)
         ]
         for tag in events.Tags()["tensors"]
         if not tag.startswith("_hparams_")
@@ -44,29 +45,31 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Report:
 def test_every_step_is_a_point_at_its_number(trained: Report, tmp_path: Path) -> None:
     (path,) = write([trained], tmp_path)
     assert path.parent == tmp_path / "train" / "profkit"
-    found = read(path.parent)
+    scalars = read(path.parent)
     steps = trained.summary.steps
-    assert [step for step, _ in found["profkit/step_ms"]] == list(range(STEPS))
-    assert [float(value) for _, value in found["profkit/step_ms"]] == pytest.approx(
+    assert [step for step, _ in scalars["profkit/step_ms"]] == list(range(STEPS))
+    assert [float(value) for _, value in scalars["profkit/step_ms"]] == pytest.approx(
         [step.dur_ns / 1e6 for step in steps]
     )
-    assert [float(value) for _, value in found["profkit/busy_share"]] == pytest.approx(
+    assert [float(value) for _, value in scalars["profkit/busy_share"]] == pytest.approx(
         [(step.gpu_busy_ns or 0) / step.dur_ns for step in steps]
     )
-    assert [float(value) for _, value in found["profkit/data_wait_ms"]] == pytest.approx([0.3] * 3)
+    assert [float(value) for _, value in scalars["profkit/data_wait_ms"]] == pytest.approx(
+        [0.3] * 3
+    )
 
 
 def test_figures_of_a_recording_are_those_of_its_report(trained: Report, tmp_path: Path) -> None:
     (path,) = write([trained], tmp_path)
-    found = {
+    exported = {
         tag: float(values[0][1])
         for tag, values in read(path.parent).items()
         if tag.startswith("profkit_recordings/")
     }
-    assert found["profkit_recordings/peak_bytes_cuda_0"] == 4 * MB
+    assert exported["profkit_recordings/peak_bytes_cuda_0"] == 4 * MB
     severities = [finding.severity for finding in trained.findings]
     for name in ("error", "warning", "note"):
-        assert found[f"profkit_recordings/{name}s"] == severities.count(name)
+        assert exported[f"profkit_recordings/{name}s"] == severities.count(name)
 
 
 def test_writing_again_changes_nothing(trained: Report, tmp_path: Path) -> None:
@@ -84,8 +87,8 @@ def test_recordings_of_a_run_are_consecutive_steps(trained: Report, tmp_path: Pa
     second = replace(trained, source=replace(source, path=f"{source.path}.later"))
     paths = write([trained, second], tmp_path)
     assert len({path.parent for path in paths}) == 1
-    found = read(paths[0].parent)
-    assert sorted(step for step, _ in found["profkit_recordings/warnings"]) == [0, 1]
+    scalars = read(paths[0].parent)
+    assert sorted(step for step, _ in scalars["profkit_recordings/warnings"]) == [0, 1]
 
 
 def test_folders_of_the_same_name_are_separate_runs(trained: Report, tmp_path: Path) -> None:

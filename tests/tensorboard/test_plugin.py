@@ -59,7 +59,10 @@ class Tab:
         while (answer := self.ask("runs"))["is_looking"]:
             assert time.monotonic() < deadline
             time.sleep(0.02)
-        return {f"{each['run']}/{each['name']}": each for each in answer["recordings"]}
+        return {
+            f"{recording['run']}/{recording['name']}": recording
+            for recording in answer["recordings"]
+        }
 
 
 @pytest.fixture(scope="module")
@@ -115,10 +118,12 @@ def test_a_recording_is_found_analyzed_and_reported(tab: Tab, logdir: Path) -> N
     sections = tab.ask("sections", id=listed["id"])
     assert sections["tab"] == answer["tab"]
     assert "report" not in sections
-    titles = [each["title"] for each in answer["tab"]["sections"]]
+    titles = [section["title"] for section in answer["tab"]["sections"]]
     assert titles[:4] == ["Overview", "Findings", "Timeline", "What if"]
     assert titles[4:6] == ["Critical path", "Steps"]
-    assert any(each["where"].startswith("Operator") for each in answer["tab"]["misreadings"])
+    assert any(
+        misreading["where"].startswith("Operator") for misreading in answer["tab"]["misreadings"]
+    )
     assert tab.recordings()["train/host_7.1795206901986030890"]["stage"] == "ready"
 
 
@@ -158,7 +163,7 @@ def test_an_unknown_id_is_not_found(tab: Tab, ident: str) -> None:
 
 def test_the_ranks_of_a_run_have_a_report_of_their_own(tab: Tab, logdir: Path) -> None:
     recordings = tab.recordings()
-    first = next(each for key, each in recordings.items() if key.startswith("ranks/"))
+    first = next(recording for key, recording in recordings.items() if key.startswith("ranks/"))
     assert tab.get("page", id=first["id"], of="ranks").status_code == 404
     answer = tab.settled("ranks", id=first["id"])
     assert answer["stage"] == "ready"
@@ -172,7 +177,7 @@ def test_the_ranks_of_a_run_have_a_report_of_their_own(tab: Tab, logdir: Path) -
 
 def test_a_lone_recording_has_no_report_on_ranks(tab: Tab) -> None:
     recordings = tab.recordings()
-    lone = next(each for key, each in recordings.items() if not key.startswith("ranks/"))
+    lone = next(recording for key, recording in recordings.items() if not key.startswith("ranks/"))
     answer = tab.settled("ranks", id=lone["id"])
     assert answer["stage"] == "failed"
     assert "do not belong to one job" in answer["error"]
@@ -229,7 +234,7 @@ def test_a_thousand_runs_are_listed_fast(tmp_path: Path) -> None:
         start = time.process_time()
         listed = many.ask("runs")["recordings"]
         assert time.process_time() - start < 2
-        n_submitted = sum(each["stage"] != "waiting" for each in listed)
+        n_submitted = sum(recording["stage"] != "waiting" for recording in listed)
         assert 0 < n_submitted <= 20
     finally:
         many.plugin.close()
@@ -266,7 +271,7 @@ def test_it_warns_of_the_processes_of_torch_tb_profiler(
 
 
 def test_tensorboard_starts_without_torch_tb_profiler(logdir: Path) -> None:
-    installed = {each.name for each in entry_points(group="tensorboard_plugins")}
+    installed = {entry_point.name for entry_point in entry_points(group="tensorboard_plugins")}
     assert {"profkit", "torch_profiler"} <= installed
     with serving(logdir, "profkit.integrations.tensorboard") as server:
         with urlopen(f"{server.address}data/plugins_listing", timeout=60) as answer:  # noqa: S310  (our own server)

@@ -65,8 +65,8 @@ def just_recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
         with profkit.trace("each step", dir=str(folder)):
             train_step(network, batch)
     batches = (batch for _ in range(8))
-    for each in profkit.steps(batches, "loop", wait=1, warmup=1, active=3, dir=str(folder)):
-        train_step(network, each)
+    for step in profkit.steps(batches, "loop", wait=1, warmup=1, active=3, dir=str(folder)):
+        train_step(network, step)
     return folder
 
 
@@ -180,7 +180,8 @@ def overview_shares(server: TensorBoard, query: dict[str, str]) -> dict[str, flo
 def test_the_reported_misreadings_occur(server_on_gpu_trace: TensorBoard, tmp_path: Path) -> None:
     studied = study(write_gpu_training(tmp_path))
     reported = {
-        each.where: each for each in find_misreadings(studied.recording.context, studied.report)
+        misreading.where: misreading
+        for misreading in find_misreadings(studied.recording.context, studied.report)
     }
     query = only_profile(server_on_gpu_trace, "train")
     operators = server_on_gpu_trace.ask("operation/table", **query, group_by="Operation")["data"]

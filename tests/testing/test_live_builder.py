@@ -33,7 +33,7 @@ def test_a_record_is_read_back_as_built(tmp_path: Path, name: str) -> None:
 def test_samples_follow_from_the_leaks() -> None:
     samples = leaking().build().samples
     assert (samples[0].step, samples[-1].step) == (1, 200)
-    assert [each.step for each in samples] == sorted({each.step for each in samples})
+    assert [sample.step for sample in samples] == sorted({sample.step for sample in samples})
     assert samples[0].tensor_bytes == {"cpu": 1 << 20}
     assert samples[-1].tensor_bytes == {"cpu": (1 << 20) + 100 * 64 * KIB}
     assert samples[-1].host_rss_bytes == (1 << 20) + 100 * 64 * KIB

@@ -39,8 +39,8 @@ def test_small_requests_share_a_segment_and_are_rounded_to_512_bytes() -> None:
     assert segment["segment_type"] == "small"
     assert segment["total_size"] == 2 * MIB
     assert segment["allocated_size"] == 512 + 1024
-    assert [each["size"] for each in segment["blocks"]] == [512, 1024, 2 * MIB - 1536]
-    assert [each["requested_size"] for each in segment["blocks"]] == [1, 513, 0]
+    assert [block["size"] for block in segment["blocks"]] == [512, 1024, 2 * MIB - 1536]
+    assert [block["requested_size"] for block in segment["blocks"]] == [1, 513, 0]
 
 
 def test_freed_neighbours_merge_and_are_reused() -> None:
@@ -154,7 +154,7 @@ def test_layouts_are_those_of_the_versions_of_torch() -> None:
     assert "time_us" not in b.to_dict("2.0")["device_traces"][0][0]
     assert set(b.to_dict("2.3")) == {"segments", "device_traces", "allocator_settings"}
     notes = b.to_dict("2.8")["external_annotations"]
-    assert [(each["name"], each["stage"]) for each in notes] == [("step", "START"), ("step", "END")]
+    assert [(note["name"], note["stage"]) for note in notes] == [("step", "START"), ("step", "END")]
 
 
 def test_it_is_written_as_a_pickle_of_protocol_4_also_compressed(tmp_path: Path) -> None:

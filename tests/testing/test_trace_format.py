@@ -27,13 +27,13 @@ def b() -> TraceBuilder:
 
 
 def events(b: TraceBuilder, form: Format) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = json.loads(b.to_bytes(form))["traceEvents"]
-    return found
+    events: list[dict[str, Any]] = json.loads(b.to_bytes(form))["traceEvents"]
+    return events
 
 
 def named(b: TraceBuilder, vendor: Vendor, name: str) -> dict[str, Any]:
-    (found,) = (e for e in events(b, Format(vendor=vendor)) if e["name"] == name)
-    return found
+    (event,) = (e for e in events(b, Format(vendor=vendor)) if e["name"] == name)
+    return event
 
 
 @pytest.mark.parametrize(
@@ -53,10 +53,10 @@ def named(b: TraceBuilder, vendor: Vendor, name: str) -> dict[str, Any]:
 def test_calls_have_the_names_and_categories_of_their_vendor(
     vendor: Vendor, calls: dict[str, str], b: TraceBuilder
 ) -> None:
-    found = {e["name"]: e.get("cat") for e in events(b, Format(vendor=vendor))}
-    assert {name: found.get(name) for name in calls} == calls
+    category_of = {e["name"]: e.get("cat") for e in events(b, Format(vendor=vendor))}
+    assert {name: category_of.get(name) for name in calls} == calls
     if vendor != "cuda":
-        assert not [name for name in found if name.startswith("cuda")]
+        assert not [name for name in category_of if name.startswith("cuda")]
 
 
 def test_an_xpu_sync_has_process_minus_one_and_its_type(
@@ -94,9 +94,9 @@ def test_allocations_have_pytorch_s_number_of_the_device(
 def test_extras_have_every_other_phase_and_the_vendor_s_own_categories(
     b: TraceBuilder,
 ) -> None:
-    found = events(b, Format(vendor="mtia", extras=True))
-    assert {e["ph"] for e in found} >= set("XistfbneCMI")
-    assert {e.get("cat") for e in found} >= {"mtia_insight", "mtia_workloadd", "mtia_counters"}
+    event_list = events(b, Format(vendor="mtia", extras=True))
+    assert {e["ph"] for e in event_list} >= set("XistfbneCMI")
+    assert {e.get("cat") for e in event_list} >= {"mtia_insight", "mtia_workloadd", "mtia_counters"}
     types = [
         e["args"]["Type"]
         for e in events(b, Format(vendor="xpu", extras=True))
@@ -109,21 +109,21 @@ def test_extras_have_every_other_phase_and_the_vendor_s_own_categories(
 
 
 def test_begin_and_end_events_nest_on_each_thread_and_are_ordered_by_time(b: TraceBuilder) -> None:
-    found = events(b, Format(begin_end=True))
-    assert not [e for e in found if e["ph"] == "X"]
+    event_list = events(b, Format(begin_end=True))
+    assert not [e for e in event_list if e["ph"] == "X"]
     lanes: dict[tuple[int, int], list[dict[str, Any]]] = {}
-    for each in found:
-        if each["ph"] in "BE":
-            lanes.setdefault((each["pid"], each["tid"]), []).append(each)
+    for event in event_list:
+        if event["ph"] in "BE":
+            lanes.setdefault((event["pid"], event["tid"]), []).append(event)
     assert len(lanes) == 2
     for listed in lanes.values():
         assert [e["ts"] for e in listed] == sorted(e["ts"] for e in listed)
         begun: list[str] = []
-        for each in listed:
-            if each["ph"] == "B":
-                begun.append(each["name"])
+        for event in listed:
+            if event["ph"] == "B":
+                begun.append(event["name"])
             else:
-                assert begun.pop() == each["name"]
+                assert begun.pop() == event["name"]
         assert not begun
 
 

@@ -109,7 +109,7 @@ class Runner:
         seconds = time.monotonic() - began_s
         words = [str(word) for word in command.words]
         self._ended.append(Ended(command.name, words, process.returncode, seconds, is_late))
-        listed = json.dumps([asdict(each) for each in self._ended], indent=1)
+        listed = json.dumps([asdict(part) for part in self._ended], indent=1)
         (self._logs / "commands.json").write_text(listed + "\n", encoding="utf-8")
         how = "stopped" if is_late else f"exit code {process.returncode}"
         print(f"  {command.name}: {how} after {seconds:.1f} s", flush=True)

@@ -183,14 +183,14 @@ def running(setting: Setting) -> None:
     began_s = time.monotonic()
     process = setting.runner.start(job)
     try:
-        found = wait_for_folder(folder, process, began_s + 30)
-        if found is None:
+        is_there = wait_for_folder(folder, process, began_s + 30)
+        if is_there is None:
             print("  job: it does not listen", flush=True)
             return
         time.sleep(3)
-        setting.one("top", *PROFKIT, "top", "--once", str(found), limit_s=15)
-        setting.one("stacks", *PROFKIT, "stacks", str(found), limit_s=15)
-        setting.one("trigger", *PROFKIT, "trigger", str(found), limit_s=30)
+        setting.one("top", *PROFKIT, "top", "--once", str(is_there), limit_s=15)
+        setting.one("stacks", *PROFKIT, "stacks", str(is_there), limit_s=15)
+        setting.one("trigger", *PROFKIT, "trigger", str(is_there), limit_s=30)
     finally:
         stop(process, shows_stacks=False)
 
@@ -200,9 +200,9 @@ def wait_for_folder(
 ) -> Path | None:
     """The folder of a running job once it is there; None if the job ends or does not make one."""
     while time.monotonic() < until_s and process.poll() is None:
-        found = next(iter(sorted(folder.glob("*"))), None)
-        if found is not None:
-            return found
+        first_path = next(iter(sorted(folder.glob("*"))), None)
+        if first_path is not None:
+            return first_path
         time.sleep(0.1)
     return None
 

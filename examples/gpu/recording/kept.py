@@ -108,9 +108,9 @@ def elsewhere(value: Any, places: Mapping[str, str], seen: dict[int, Any]) -> An
         for place, name in places.items():
             new = new.replace(place, name)
     elif isinstance(value, dict):
-        new = {key: elsewhere(each, places, seen) for key, each in value.items()}
+        new = {key: elsewhere(child, places, seen) for key, child in value.items()}
     else:
-        new = type(value)([elsewhere(each, places, seen) for each in value])
+        new = type(value)([elsewhere(child, places, seen) for child in value])
     seen[id(value)] = new
     return new
 
@@ -121,8 +121,8 @@ def report_on(target: Path) -> Report | None:
     Of several processes, only the first one's recordings are used.
     """
     firsts = [next(iter(sorted(target.glob("*" + ending))), None) for ending in ENDINGS]
-    found = [path for path in firsts if path is not None]
-    return profkit.analyze(found) if found else None
+    folders_there = [path for path in firsts if path is not None]
+    return profkit.analyze(folders_there) if folders_there else None
 
 
 def what_a_device_must_have(report: Mapping[str, Any]) -> dict[str, Any]:

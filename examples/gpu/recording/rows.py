@@ -121,9 +121,11 @@ def _driver() -> str | None:
 
 def settings() -> dict[str, str]:
     """The environment variables of programs: those of this process without profkit's."""
-    own = {key: value for key, value in os.environ.items() if not key.startswith("PROFKIT")}
-    own["PYTHONPATH"] = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
-    return own
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("PROFKIT")}
+    environment["PYTHONPATH"] = os.pathsep.join(
+        filter(None, (str(ROOT), os.environ.get("PYTHONPATH")))
+    )
+    return environment
 
 
 def options_of(name: str) -> list[str]:

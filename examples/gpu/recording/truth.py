@@ -60,8 +60,10 @@ class Truth:
     @property
     def finding(self) -> Finding | None:
         """The finding of the expected rule, the one at its line first."""
-        found = [one for one in self._findings if one.name == self.facts["rule"]]
-        return next((one for one in found if self.is_placed(one)), next(iter(found), None))
+        of_rule = [finding for finding in self._findings if finding.name == self.facts["rule"]]
+        return next(
+            (finding for finding in of_rule if self.is_placed(finding)), next(iter(of_rule), None)
+        )
 
     @property
     def _findings(self) -> tuple[Finding, ...]:

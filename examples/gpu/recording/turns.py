@@ -105,8 +105,8 @@ class Turns:
                 if timed is not None:
                     step_ms = float(timed[1])
                     break
-            rest = ending.pop_all()
-        with rest:
+            still_open = ending.pop_all()
+        with still_open:
             written.extend(process.stdout)
             process.wait()
         last = "".join(written[-N_LAST:]).replace(str(folder), ".").strip()

@@ -54,7 +54,7 @@ def sgd() -> torch.optim.SGD:
 def test_only_this_user_can_ask(listening: ProgramListener) -> None:
     (process,) = find_listening(str(listening.folder))
     (file,) = listening.folder.iterdir()
-    modes = [stat.S_IMODE(Path(each).stat().st_mode) for each in (file, process.socket)]
+    modes = [stat.S_IMODE(Path(path).stat().st_mode) for path in (file, process.socket)]
     assert modes == [0o600, 0o600]
     assert stat.S_IMODE(Path(process.socket).parent.stat().st_mode) == 0o700
     listening.stop()
@@ -121,7 +121,7 @@ def test_a_killed_program_does_not_listen_if_another_process_has_its_number(
 ) -> None:
     with tempfile.TemporaryDirectory() as short:
         file = stale(listening.folder, os.getppid(), Path(short, "profkit-old", "socket"))
-        assert [each.pid for each in find_listening(str(listening.folder))] == [os.getpid()]
+        assert [process.pid for process in find_listening(str(listening.folder))] == [os.getpid()]
         with pytest.raises(CaptureError, match="No program listens"):
             find_listening(str(file.rename(listening.folder.parent / file.name)))
 
@@ -246,17 +246,17 @@ def test_the_next_steps_are_recorded_and_the_optimizer_is_left_as_it_was(
 ) -> None:
     optimizer = sgd()
     scheduler = StepLR(optimizer, 10)
-    own = optimizer.step
+    own_step = optimizer.step
     with recording(listening, memory=True) as answer:
         for _ in range(12):
             optimizer.step()
             scheduler.step()
     files = answer.result()["files"]
-    assert optimizer.step == own
-    assert len({each.partition(".pt.trace")[0].partition(".memory")[0] for each in files}) == 1
+    assert optimizer.step == own_step
+    assert len({file.partition(".pt.trace")[0].partition(".memory")[0] for file in files}) == 1
     report = profkit.analyze(files)
     assert len(report.summary.steps) == 2
-    assert [Path(each).parent for each in files] == [listening.folder] * 2
+    assert [Path(file).parent for file in files] == [listening.folder] * 2
     assert n_steps(listening) == 12
     assert current.state.session is None
 
@@ -315,7 +315,7 @@ def test_a_recording_that_nobody_waits_for_any_more_does_not_begin(
         pass
     listening.step()
     assert listening._recorder.request is None
-    assert [each.name for each in listening.folder.glob("*.gz")] == []
+    assert [path.name for path in listening.folder.glob("*.gz")] == []
 
 
 def test_what_was_recorded_is_written_when_the_program_ends(listening: ProgramListener) -> None:
@@ -354,9 +354,9 @@ def test_who_asked_is_told_that_no_step_ends_and_the_next_one_ends_the_recording
 
 def test_a_request_that_was_given_up_makes_way_for_the_next(listening: ProgramListener) -> None:
     requests = listening._recorder
-    one, other = socket.socketpair()
-    with one, other:
-        first, second = server.Client(one), server.Client(other)
+    near_end, far_end = socket.socketpair()
+    with near_end, far_end:
+        first, second = server.Client(near_end), server.Client(far_end)
         assert requests.begin("1", 3, first, memory=False) is None
         assert "another recording is under way" in str(requests.begin("2", 3, second, memory=False))
         given_up = requests.request
@@ -423,7 +423,7 @@ def test_of_two_programs_one_can_be_chosen(tmp_path: Path) -> None:
         with pytest.raises(CaptureError, match="2 programs listen in") as caught:
             find_listening(str(tmp_path))
         assert str(first) in caught.value.hint
-        assert [each.job for each in find_listening(str(first))] == ["a"]
+        assert [process.job for process in find_listening(str(first))] == ["a"]
 
 
 def test_a_process_that_does_not_answer_has_failed() -> None:

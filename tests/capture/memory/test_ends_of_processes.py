@@ -109,7 +109,9 @@ class Monitored(Ended):
     def leak(self) -> dict[str, Any]:
         """The only leak."""
         assert self.report is not None, self.err
-        (leak,) = (one for one in self.report["findings"] if one["name"] == "growing-container")
+        (leak,) = (
+            finding for finding in self.report["findings"] if finding["name"] == "growing-container"
+        )
         assert isinstance(leak, dict)
         return leak
 
@@ -153,30 +155,30 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Monitored]:
 def test_exit_code_and_output_are_unchanged_and_the_leak_is_reported(
     ended: dict[str, Monitored], name: str, code: int, out: str, n_steps: int
 ) -> None:
-    one = ended[name]
-    assert (one.code, one.out) == (code, out), one.err
-    assert one.leak["cost"]["per_step_bytes"] == 262144
+    run = ended[name]
+    assert (run.code, run.out) == (code, out), run.err
+    assert run.leak["cost"]["per_step_bytes"] == 262144
     # On a busy machine the last samples may be skipped, but never all of the last third.
-    assert n_steps / 1.5 <= one.leak["evidence"]["last_step"] <= n_steps
-    assert len(one.files) == (2 if name in TRACED else 1)
-    assert one.files[0].endswith(".memory.json.gz")
+    assert n_steps / 1.5 <= run.leak["evidence"]["last_step"] <= n_steps
+    assert len(run.files) == (2 if name in TRACED else 1)
+    assert run.files[0].endswith(".memory.json.gz")
 
 
 def test_a_program_that_calls_os_exit_leaves_nothing(ended: dict[str, Monitored]) -> None:
-    one = ended["leaves at once"]
-    assert (one.code, one.out, one.err, list(one.files)) == (5, "last words\n", "", [])
+    run = ended["leaves at once"]
+    assert (run.code, run.out, run.err, list(run.files)) == (5, "last words\n", "", [])
 
 
 def test_forked_children_report_nothing(ended: dict[str, Monitored]) -> None:
-    one = ended["forks"]
-    assert one.err.count("growing-container") == 1
-    assert "profkit:" not in one.err
-    assert one.err.count("ValueError: of the child alone") == 1
-    traceback = one.err[one.err.index("Traceback") : one.err.index("ValueError: of the child")]
+    run = ended["forks"]
+    assert run.err.count("growing-container") == 1
+    assert "profkit:" not in run.err
+    assert run.err.count("ValueError: of the child alone") == 1
+    traceback = run.err[run.err.index("Traceback") : run.err.index("ValueError: of the child")]
     assert "profkit" not in traceback
 
 
 def test_loader_workers_report_nothing(ended: dict[str, Monitored]) -> None:
-    one = ended["loads"]
-    assert one.err.count("growing-container") == 1
-    assert "Traceback" not in one.err
+    run = ended["loads"]
+    assert run.err.count("growing-container") == 1
+    assert "Traceback" not in run.err

@@ -124,8 +124,8 @@ def test_growth_of_a_graph_counts_up_to_the_allowed_bytes() -> None:
 
         loop(body, profkit.no_leak(allowed_bytes=n_bytes))
 
-    (found,) = grown().leaks
-    per_step_bytes = total_per_step_bytes(found)  # type: ignore[arg-type]
+    (leak,) = grown().leaks
+    per_step_bytes = total_per_step_bytes(leak)  # type: ignore[arg-type]
     # exp() saves 1 KiB, and each step adds three nodes of less than 1 KiB.
     assert KIB < per_step_bytes < 4 * KIB
     allowed(4 * KIB)
@@ -144,8 +144,8 @@ def test_each_await_of_an_async_function_is_a_step() -> None:
         return [await guarded() for _ in range(n)]
 
     pending = [guarded() for _ in range(40)]  # calls, which only make coroutines
-    for one in pending:
-        one.close()
+    for connection in pending:
+        connection.close()
     assert asyncio.run(program(15)) == [3] * 15
     with pytest.raises(profkit.LeakError) as caught:
         asyncio.run(program(1))
@@ -162,9 +162,9 @@ def test_each_item_of_a_generator_is_a_step() -> None:
     for _ in range(40):
         items(3)  # without an item
     assert list(items(15)) == list(range(15))
-    rest = items(1)
+    last_items = items(1)
     with pytest.raises(profkit.LeakError) as caught:
-        next(rest)
+        next(last_items)
     assert caught.value.leaks[0].per_step_bytes == 16 * KIB  # type: ignore[attr-defined]
 
 
@@ -246,9 +246,9 @@ def test_a_function_whose_leak_begins_later_is_still_monitored() -> None:
 def test_calls_of_other_threads_are_no_steps() -> None:
     guarded = profkit.no_leak(leak)
     guarded()
-    with ThreadPoolExecutor(1) as other:
+    with ThreadPoolExecutor(1) as pool:
         for _ in range(40):
-            other.submit(guarded).result()
+            pool.submit(guarded).result()
     assert len(KEPT) == 41
 
 

@@ -19,7 +19,7 @@ def live() -> Iterator[LiveTensors]:
 
 def kinds_of(live: LiveTensors, tensor: Tensor) -> set[TensorKind]:
     address = tensor.untyped_storage()._cdata
-    return {storage.kind for known, storage in live.storages() if known == address}
+    return {storage.kind for known_address, storage in live.storages() if known_address == address}
 
 
 def predictions(n: int) -> Tensor:
@@ -54,7 +54,7 @@ def test_a_storage_that_only_a_graph_keeps_has_a_graph(live: LiveTensors) -> Non
     del inner
     for step in (2, 3, 4):
         live.scan(step)
-    (storage,) = [storage for known, storage in live.storages() if known == address]
+    (storage,) = [storage for known_address, storage in live.storages() if known_address == address]
     assert kept.grad_fn is not None
     assert storage.is_aged
     assert storage.kind.has_graph

@@ -39,7 +39,7 @@ def test_a_block_has_a_timeline_leaks_and_a_report(tmp_path: Path) -> None:
     assert 20 / OVERDUE < steps[-1] <= 20
     assert m.leaks[0].per_step_bytes == 16384
     assert m.report is not None
-    assert [one.name for one in m.report.findings] == ["growing-container"]
+    assert [finding.name for finding in m.report.findings] == ["growing-container"]
     assert "KEPT" in str(m.report)
 
 

@@ -111,9 +111,9 @@ def test_a_scheduler_finds_its_mark_and_warns_of_nothing(
 
 def test_a_copy_steps_by_itself(stepped: Stepped) -> None:
     optimizer = SGD(weights(), 0.1)
-    for other in (copy.deepcopy(optimizer), pickle.loads(pickle.dumps(optimizer))):  # noqa: S301
-        other.step()
-        assert stepped.optimizers[-1] is other
+    for copied in (copy.deepcopy(optimizer), pickle.loads(pickle.dumps(optimizer))):  # noqa: S301
+        copied.step()
+        assert stepped.optimizers[-1] is copied
     assert len(stepped.optimizers) == 2
 
 

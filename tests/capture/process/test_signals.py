@@ -75,8 +75,8 @@ def ended(folder: Path, source: str, number: int | None) -> tuple[int, str, str,
         began_s = time.monotonic()
         if number is not None:
             process.send_signal(number)
-        rest, err = process.communicate(timeout=120)
-        return process.returncode, out + rest, err, time.monotonic() - began_s
+        stdout, err = process.communicate(timeout=120)
+        return process.returncode, out + stdout, err, time.monotonic() - began_s
 
 
 def test_a_program_that_sleeps_dies_of_sigterm_with_its_report(tmp_path: Path) -> None:

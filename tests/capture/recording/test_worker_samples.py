@@ -63,7 +63,10 @@ def test_the_function_that_takes_the_time_is_found() -> None:
     assert len(loaded(Slow(), multiprocessing_context="fork")) == 10
     samples = read()
     assert samples.n_workers == 2
-    in_function = {(Path(one.place[0]).name, one.place[2]): one.ns for one in samples.functions}
+    in_function = {
+        (Path(function.place[0]).name, function.place[2]): function.ns
+        for function in samples.functions
+    }
     assert max(in_function, key=in_function.__getitem__) == (Path(__file__).name, "augment")
     assert sum(in_function.values()) <= samples.fetching_ns <= samples.sampled_ns
 

@@ -143,7 +143,7 @@ def test_what_profkit_does_between_two_steps_is_in_none(
     assert finder.recorder.path is not None
     steps = profkit.analyze(finder.recorder.path).summary.steps
     assert len(steps) == 3
-    assert max(one.dur_ns for one in steps) < 40_000_000
+    assert max(step.dur_ns for step in steps) < 40_000_000
 
 
 @needs_samples

@@ -89,15 +89,15 @@ def recorded(program: ModuleType, opened: Opened) -> dict[str, Any]:
 def places(recorded: dict[str, Any]) -> list[tuple[str, str, str, int]]:
     """For each operator its name, its parent's name, the comment on its line, and ``exact``."""
     lines, text = recorded, PROGRAM.splitlines()
-    found = []
+    files = []
     for name, parent, frame in zip(lines["name"], lines["parent"], lines["frame"], strict=True):
         assert frame >= 0, f"{lines['names'][name]} has no line"
         file, line, _function, exact = lines["frames"][frame]
         assert Path(file).is_absolute()
         comment = text[line - 1].partition("# ")[2] if file.endswith("user_program.py") else file
         parent_name = lines["names"][lines["name"][parent]] if parent >= 0 else ""
-        found.append((lines["names"][name], parent_name, comment, exact))
-    return found
+        files.append((lines["names"][name], parent_name, comment, exact))
+    return files
 
 
 def lines_of(places: list[tuple[str, str, str, int]], op: str) -> set[tuple[str, int]]:
@@ -124,17 +124,17 @@ def test_every_operator_has_the_line_that_ran_it(
 
 def test_each_line_has_the_definition_of_its_function(recorded: dict[str, Any]) -> None:
     functions = [node for node in ast.walk(ast.parse(PROGRAM)) if isinstance(node, ast.FunctionDef)]
-    found = []
+    lines = []
     for (file, line, name, _), first_line in zip(
         recorded["frames"], recorded["first_lines"], strict=True
     ):
         around = [node for node in functions if node.lineno <= line <= (node.end_lineno or 0)]
         if file.endswith("user_program.py") and around and name == around[-1].name:
             assert first_line == around[-1].lineno
-            found.append((name, first_line))
+            lines.append((name, first_line))
     # Two functions have one name.
-    assert {name for name, _ in found} >= {"forward", "step"}
-    assert len({first_line for name, first_line in found if name == "forward"}) == 2
+    assert {name for name, _ in lines} >= {"forward", "step"}
+    assert len({first_line for name, first_line in lines if name == "forward"}) == 2
 
 
 def test_backward_operators_have_the_line_of_their_forward_operator(
@@ -191,9 +191,9 @@ def test_user_files_are_those_outside_libraries(tmp_path: Path) -> None:
     import torch
 
     files = SourceFiles()
-    own = tmp_path / "mine.py"
-    own.write_text("")
-    assert files.user_file(str(own)) == str(own)
+    own_file = tmp_path / "mine.py"
+    own_file.write_text("")
+    assert files.user_file(str(own_file)) == str(own_file)
     assert files.user_file("torch/nn/modules/linear.py") is None
     assert files.user_file(torch.__file__) is None
     assert files.user_file("typing.py") is None
@@ -212,12 +212,12 @@ def test_a_shortened_name_is_resolved_to_the_users_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "project").mkdir()
-    own = tmp_path / "project" / "model.py"
-    own.write_text("")
+    own_file = tmp_path / "project" / "model.py"
+    own_file.write_text("")
     monkeypatch.syspath_prepend(str(tmp_path))
     files = SourceFiles()
-    assert files.user_file("project/model.py") == str(own)
-    assert files.paths == {"project/model.py": str(own)}
+    assert files.user_file("project/model.py") == str(own_file)
+    assert files.paths == {"project/model.py": str(own_file)}
 
 
 def test_compiler_generated_code_is_not_the_users(monkeypatch: pytest.MonkeyPatch) -> None:

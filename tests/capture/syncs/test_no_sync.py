@@ -242,7 +242,7 @@ def test_a_program_that_set_the_mode_still_gets_its_warnings(cuda: FakeSyncMode)
         with profkit.no_sync(raises=False) as guard:
             syncs()
     assert [line.n_calls for line in guard.lines] == [1]
-    assert [str(one.message)[:5] for one in seen] == ["std()", "std()"]
+    assert [str(warning.message)[:5] for warning in seen] == ["std()", "std()"]
     assert cuda.mode == 1
     cuda.mode = 0
 

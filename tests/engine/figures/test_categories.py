@@ -16,7 +16,7 @@ from tests.corpus.recordings import CORPUS, needs_corpus
 
 
 def by_kind(report: Report) -> dict[str, CategorySummary]:
-    return {each.kind: each for each in report.summary.categories}
+    return {category.kind: category for category in report.summary.categories}
 
 
 @pytest.fixture
@@ -39,18 +39,18 @@ def report(tmp_path: Path) -> Report:
 
 
 def test_kernels_are_summed_by_their_category(report: Report) -> None:
-    found = by_kind(report)
-    assert [*found] == ["matmul", "copy", "optimizer"]
+    category_of = by_kind(report)
+    assert [*category_of] == ["matmul", "copy", "optimizer"]
     assert {
-        kind: (each.n_calls, each.total_ns, each.per_step_ns, each.elementwise_ns)
-        for kind, each in found.items()
+        kind: (category.n_calls, category.total_ns, category.per_step_ns, category.elementwise_ns)
+        for kind, category in category_of.items()
     } == {
         "matmul": (3, 15_000, 4_000, 0),
         "copy": (2, 6_000, 3_000, 6_000),
         "optimizer": (2, 2_000, 1_000, 2_000),
     }
-    assert found["matmul"].share == pytest.approx(15 / 23)
-    kernels = {each.name: each.category for each in report.summary.top_kernels}
+    assert category_of["matmul"].share == pytest.approx(15 / 23)
+    kernels = {kernel.name: kernel.category for kernel in report.summary.top_kernels}
     assert (kernels["gemm"], kernels["elementwise_kernel"]) == ("matmul", "optimizer")
 
 
@@ -65,8 +65,8 @@ def test_work_within_attention_and_embedding_is_theirs(tmp_path: Path) -> None:
         builder.launch(
             "aten::copy_", kernel="direct_copy_kernel_cuda", host_ns=9_000, device_ns=3_000
         )
-    found = by_kind(analyze(builder.write(tmp_path / "trace.json")))
-    assert {kind: each.total_ns for kind, each in found.items()} == {
+    category_of = by_kind(analyze(builder.write(tmp_path / "trace.json")))
+    assert {kind: category.total_ns for kind, category in category_of.items()} == {
         "attention": 8_000,
         "embedding": 1_000,
     }
@@ -83,7 +83,9 @@ def test_every_format_shows_them(report: Report) -> None:
         render(report, "html"),
     ):
         text = shown.decode()
-        assert all(each in text for each in ("Kernel time", "optimizer", "8.7%", "15.0 µs"))
+        assert all(
+            text_part in text for text_part in ("Kernel time", "optimizer", "8.7%", "15.0 µs")
+        )
     table = render(report, "csv", table="categories").decode().splitlines()
     assert table[1].startswith("matmul,3,15000,4000,0.65")
     assert json.loads(render(report, "json"))["summary"]["categories"][2]["kind"] == "optimizer"
@@ -98,10 +100,10 @@ def test_without_devices_operators_count_with_their_self_time(tmp_path: Path) ->
             with builder.annotation("Optimizer.step#SGD.step"):
                 builder.compute("aten::add_", 2_000)
             builder.compute("aten::relu", 3_000)
-    found = by_kind(analyze(builder.write(tmp_path / "trace.json")))
+    category_of = by_kind(analyze(builder.write(tmp_path / "trace.json")))
     assert {
-        kind: (each.n_calls, each.total_ns, each.per_step_ns, each.elementwise_ns)
-        for kind, each in found.items()
+        kind: (category.n_calls, category.total_ns, category.per_step_ns, category.elementwise_ns)
+        for kind, category in category_of.items()
     } == {
         "matmul": (4, 14_000, 7_000, None),
         "pointwise": (2, 6_000, 3_000, None),
@@ -110,8 +112,8 @@ def test_without_devices_operators_count_with_their_self_time(tmp_path: Path) ->
 
 
 def events_of(path: Path) -> list[dict[str, Any]]:
-    found = json.loads(gzip.decompress(path.read_bytes()))
-    return found if isinstance(found, list) else found["traceEvents"]
+    document = json.loads(gzip.decompress(path.read_bytes()))
+    return document if isinstance(document, list) else document["traceEvents"]
 
 
 @needs_corpus
@@ -120,14 +122,18 @@ def events_of(path: Path) -> list[dict[str, Any]]:
 )
 def test_the_categories_of_a_real_trace_add_up_to_its_kernels(name: str) -> None:
     path = CORPUS / "traces" / f"{name}.json.gz"
-    kernels = [each for each in events_of(path) if each.get("cat") == "kernel"]
+    kernels = [event for event in events_of(path) if event.get("cat") == "kernel"]
     categories = analyze(path).summary.categories
-    assert sum(each.n_calls for each in categories) == len(kernels)
-    total_us = sum(each["dur"] for each in kernels)
-    assert sum(each.total_ns for each in categories) == pytest.approx(total_us * 1e3, rel=1e-6)
-    assert sum(each.share for each in categories) == pytest.approx(1)
-    elementwise_us = sum(each["dur"] for each in kernels if "elementwise_kernel" in each["name"])
-    found_ns = sum(each.elementwise_ns or 0 for each in categories)
+    assert sum(category.n_calls for category in categories) == len(kernels)
+    total_us = sum(kernel["dur"] for kernel in kernels)
+    assert sum(category.total_ns for category in categories) == pytest.approx(
+        total_us * 1e3, rel=1e-6
+    )
+    assert sum(category.share for category in categories) == pytest.approx(1)
+    elementwise_us = sum(
+        kernel["dur"] for kernel in kernels if "elementwise_kernel" in kernel["name"]
+    )
+    found_ns = sum(category.elementwise_ns or 0 for category in categories)
     assert found_ns == pytest.approx(elementwise_us * 1e3, rel=1e-6)
     if name == "h100-qwen-inference":
         assert elementwise_us / total_us == pytest.approx(0.546, abs=5e-4)
@@ -136,20 +142,20 @@ def test_the_categories_of_a_real_trace_add_up_to_its_kernels(name: str) -> None
 @needs_corpus
 def test_the_categories_of_a_real_trace_without_devices_are_the_self_times_of_operators() -> None:
     path = CORPUS / "traces" / "cpu-vae-windows-3-steps.json.gz"
-    ops = [each for each in events_of(path) if each.get("cat") == "cpu_op"]
-    own: Counter[str] = Counter()
+    ops = [event for event in events_of(path) if event.get("cat") == "cpu_op"]
+    own_us: Counter[str] = Counter()
     open_ops: list[tuple[float, dict[str, Any]]] = []
-    for each in sorted(ops, key=lambda e: (e["tid"], float(e["ts"]), -float(e["dur"]))):
-        begin = float(each["ts"])
-        while open_ops and (open_ops[-1][1]["tid"] != each["tid"] or open_ops[-1][0] <= begin):
+    for op in sorted(ops, key=lambda e: (e["tid"], float(e["ts"]), -float(e["dur"]))):
+        begin = float(op["ts"])
+        while open_ops and (open_ops[-1][1]["tid"] != op["tid"] or open_ops[-1][0] <= begin):
             open_ops.pop()
         if open_ops:
-            own[open_ops[-1][1]["name"]] -= each["dur"]
-        own[each["name"]] += each["dur"]
-        open_ops.append((begin + float(each["dur"]), each))
-    found = by_kind(analyze(path))
-    total_ns = sum(each.total_ns for each in found.values())
-    assert total_ns == pytest.approx(sum(own.values()) * 1e3, rel=1e-3)
-    products = [name for name in own if re.search("mm$|Mm|Addmm|linear", name)]
-    products_us = sum(own[name] for name in products)
-    assert found["matmul"].total_ns == pytest.approx(products_us * 1e3, rel=1e-3)
+            own_us[open_ops[-1][1]["name"]] -= op["dur"]
+        own_us[op["name"]] += op["dur"]
+        open_ops.append((begin + float(op["dur"]), op))
+    category_of = by_kind(analyze(path))
+    total_ns = sum(category.total_ns for category in category_of.values())
+    assert total_ns == pytest.approx(sum(own_us.values()) * 1e3, rel=1e-3)
+    products = [name for name in own_us if re.search("mm$|Mm|Addmm|linear", name)]
+    products_us = sum(own_us[name] for name in products)
+    assert category_of["matmul"].total_ns == pytest.approx(products_us * 1e3, rel=1e-3)

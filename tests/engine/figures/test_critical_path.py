@@ -27,9 +27,9 @@ from tests.traces import load_trace
 
 
 def summary_of(builder: TraceBuilder, folder: Path) -> CriticalPathSummary:
-    found = summarize_critical_path(Context(trace=load_trace(builder.write(folder / "t.json"))))
-    assert found is not None
-    return found
+    path = summarize_critical_path(Context(trace=load_trace(builder.write(folder / "t.json"))))
+    assert path is not None
+    return path
 
 
 def training(n_steps: int) -> TraceBuilder:
@@ -46,15 +46,15 @@ def training(n_steps: int) -> TraceBuilder:
 
 
 def test_a_step_is_its_wait_for_data_its_launch_and_its_kernel(tmp_path: Path) -> None:
-    found = summary_of(training(2), tmp_path)
-    assert (found.n_steps, found.total_ns, found.per_step_ns) == (2, 70_000, 35_000)
-    assert [(part.kind, part.ns, part.per_step_ns, part.share) for part in found.parts] == [
+    path = summary_of(training(2), tmp_path)
+    assert (path.n_steps, path.total_ns, path.per_step_ns) == (2, 70_000, 35_000)
+    assert [(part.kind, part.ns, part.per_step_ns, part.share) for part in path.parts] == [
         ("kernel", 40_000, 20_000, 40 / 70),
         ("data-wait", 20_000, 10_000, 20 / 70),
         ("runtime", 8_000, 4_000, 8 / 70),
         ("operator", 2_000, 1_000, 2 / 70),
     ]
-    lines = [(line.kind, line.location.line, line.ns, line.n_segments) for line in found.lines]
+    lines = [(line.kind, line.location.line, line.ns, line.n_segments) for line in path.lines]
     assert lines == [
         ("kernel", 9, 40_000, 2),
         ("data-wait", 7, 20_000, 2),
@@ -67,17 +67,17 @@ def test_a_step_is_its_wait_for_data_its_launch_and_its_kernel(tmp_path: Path) -
         "cudaLaunchKernel",
         "aten::mm",
     ]
-    assert [line.main_name for line in found.lines] == names
-    assert [entry.name for entry in found.entries] == names
-    assert [entry.location.op for entry in found.entries] == ["aten::mm", None, *2 * ["aten::mm"]]
-    (call,) = found.blocking
+    assert [line.main_name for line in path.lines] == names
+    assert [entry.name for entry in path.entries] == names
+    assert [entry.location.op for entry in path.entries] == ["aten::mm", None, *2 * ["aten::mm"]]
+    (call,) = path.blocking
     assert (call.call, call.location.line, call.ns, call.n_calls) == (
         "cudaDeviceSynchronize",
         12,
         40_000,
         2,
     )
-    assert (found.unexplained_ns, found.is_explained) == (0, True)
+    assert (path.unexplained_ns, path.is_explained) == (0, True)
 
 
 def test_a_line_names_what_takes_most_of_its_time(tmp_path: Path) -> None:
@@ -115,14 +115,20 @@ def test_the_operators_of_a_function_are_added_over_its_lines(tmp_path: Path) ->
             for name, dur_ns in zip(names, (30_000, 20_000, 40_000, 10_000), strict=True):
                 builder.compute(name, dur_ns)
 
-    found = summary_of(builder, tmp_path).functions
+    functions = summary_of(builder, tmp_path).functions
     # Of two functions with one name each is its own, and one that has no known definition none.
-    assert [(each.first_line, each.location.line) for each in found] == [(10, 11), (30, 31)]
-    assert [(each.ns, each.per_step_ns, each.share) for each in found] == [
+    assert [(function.first_line, function.location.line) for function in functions] == [
+        (10, 11),
+        (30, 31),
+    ]
+    assert [(function.ns, function.per_step_ns, function.share) for function in functions] == [
         (100_000, 50_000, 0.5),
         (80_000, 40_000, 0.4),
     ]
-    assert [(each.line_share, each.n_events) for each in found] == [(0.3, 4), (0.4, 2)]
+    assert [(function.line_share, function.n_events) for function in functions] == [
+        (0.3, 4),
+        (0.4, 2),
+    ]
 
 
 def test_the_function_that_runs_the_steps_and_the_top_level_are_left_out(tmp_path: Path) -> None:
@@ -149,7 +155,7 @@ def test_the_function_that_runs_the_steps_and_the_top_level_are_left_out(tmp_pat
             builder.compute("aten::add", 20_000)
             with builder.annotation("Optimizer.step#SGD.step"):
                 builder.compute("aten::add_", 10_000)
-    assert [each.first_line for each in summary_of(builder, tmp_path).functions] == [10]
+    assert [function.first_line for function in summary_of(builder, tmp_path).functions] == [10]
 
 
 def test_python_is_named_by_its_function_and_by_nothing_without_stacks(tmp_path: Path) -> None:
@@ -229,10 +235,10 @@ def test_kernels_that_no_later_step_waits_for_are_not_on_it(tmp_path: Path) -> N
         with builder.step():
             builder.compute("aten::prepare", 95_000)
             builder.launch("aten::mm", kernel="gemm", host_ns=5_000, device_ns=60_000)
-    found = summary_of(builder, tmp_path)
+    path = summary_of(builder, tmp_path)
     # Each kernel runs while the host prepares the next step; only the last one is waited for.
-    assert found.total_ns == 4 * 100_000 + 60_000
-    assert {part.kind: part.ns for part in found.parts}["kernel"] == 60_000
+    assert path.total_ns == 4 * 100_000 + 60_000
+    assert {part.kind: part.ns for part in path.parts}["kernel"] == 60_000
 
 
 def test_steps_with_other_code_in_between_have_paths_of_their_own(tmp_path: Path) -> None:
@@ -241,9 +247,9 @@ def test_steps_with_other_code_in_between_have_paths_of_their_own(tmp_path: Path
         with builder.step():
             builder.launch("aten::mm", kernel="gemm", host_ns=5_000, device_ns=60_000)
         builder.compute("aten::evaluate", 500_000)
-    found = summary_of(builder, tmp_path)
-    assert found.total_ns == 3 * 65_000
-    assert {part.kind: part.ns for part in found.parts}["kernel"] == 3 * 60_000
+    path = summary_of(builder, tmp_path)
+    assert path.total_ns == 3 * 65_000
+    assert {part.kind: part.ns for part in path.parts}["kernel"] == 3 * 60_000
 
 
 def test_of_device_work_alone_it_follows_the_streams(tmp_path: Path) -> None:
@@ -255,11 +261,11 @@ def test_of_device_work_alone_it_follows_the_streams(tmp_path: Path) -> None:
             builder.kernel("ncclDevKernel_AllReduce", 30_000, stream=9, at_ns=begun + 50_000)
             builder.kernel("gemm", 19_000, at_ns=begun + 80_000)
             builder.advance(100_000)
-    found = summary_of(builder, tmp_path)
-    kinds = {part.kind: part.ns for part in found.parts}
+    path = summary_of(builder, tmp_path)
+    kinds = {part.kind: part.ns for part in path.parts}
     assert kinds["kernel"] == 3 * 69_000
     assert kinds["communication"] == 3 * 30_000
-    assert found.is_explained
+    assert path.is_explained
 
 
 def test_collectives_that_the_host_waits_for_are_collectives(tmp_path: Path) -> None:
@@ -277,9 +283,9 @@ def test_collectives_that_the_host_waits_for_are_collectives(tmp_path: Path) -> 
 def test_without_steps_it_is_the_path_of_the_recording(tmp_path: Path) -> None:
     builder = TraceBuilder()
     builder.launch("aten::mm", kernel="gemm", host_ns=5_000, device_ns=20_000)
-    found = summary_of(builder, tmp_path)
-    assert (found.n_steps, found.per_step_ns, found.total_ns) == (0, None, 25_000)
-    assert found.parts[0].per_step_ns is None
+    path = summary_of(builder, tmp_path)
+    assert (path.n_steps, path.per_step_ns, path.total_ns) == (0, None, 25_000)
+    assert path.parts[0].per_step_ns is None
 
 
 def test_a_recording_without_events_has_none(tmp_path: Path) -> None:
@@ -289,56 +295,60 @@ def test_a_recording_without_events_has_none(tmp_path: Path) -> None:
 @each_recording
 def test_kinds_add_up_to_the_steps_and_no_list_exceeds_them(path: Path) -> None:
     ctx = load_context(path)
-    found = summarize_critical_path(ctx)
+    critical_path = summarize_critical_path(ctx)
     starts, ends = ctx.replay.windows
     lengths = (ends - starts).tolist()
-    if found is None:
+    if critical_path is None:
         assert sum(lengths) == 0 or not ctx.has_program
         return
-    assert found.total_ns == sum(lengths) == sum(part.ns for part in found.parts)
-    assert found.per_step_ns == (round(sum(lengths) / len(lengths)) if len(ctx.steps) else None)
-    assert sum(part.share for part in found.parts) == pytest.approx(1)
-    by_kind = {part.kind: part.ns for part in found.parts}
-    for each in (found.lines, found.entries):
+    assert critical_path.total_ns == sum(lengths) == sum(part.ns for part in critical_path.parts)
+    assert critical_path.per_step_ns == (
+        round(sum(lengths) / len(lengths)) if len(ctx.steps) else None
+    )
+    assert sum(part.share for part in critical_path.parts) == pytest.approx(1)
+    by_kind = {part.kind: part.ns for part in critical_path.parts}
+    for groups in (critical_path.lines, critical_path.entries):
         kinds: dict[PathKindName, int] = defaultdict(int)
-        for one in each:
-            kinds[one.kind] += one.ns
+        for group in groups:
+            kinds[group.kind] += group.ns
         assert all(kinds[kind] <= by_kind[kind] for kind in kinds)
-        assert [one.ns for one in each] == sorted((one.ns for one in each), reverse=True)
-    assert found.unexplained_ns <= found.total_ns
-    assert found.is_explained == (found.unexplained_share <= MAX_UNEXPLAINED_SHARE)
+        assert [line.ns for line in groups] == sorted((line.ns for line in groups), reverse=True)
+    assert critical_path.unexplained_ns <= critical_path.total_ns
+    assert critical_path.is_explained == (critical_path.unexplained_share <= MAX_UNEXPLAINED_SHARE)
 
 
 @each_recording
 def test_segments_tile_each_step(path: Path) -> None:
     ctx = load_context(path)
-    found = summarize_critical_path(ctx)
-    if found is None:
+    critical_path = summarize_critical_path(ctx)
+    if critical_path is None:
         return
     starts, ends = ctx.replay.windows
     lengths = [length for length in (ends - starts).tolist() if length]
-    assert [each.makespan_ns for each in found.steps] == lengths
-    assert sum(each.unexplained_lag_ns for each in found.steps) == found.unexplained_ns
-    for each in found.steps:
-        assert sum(segment.ns for segment in each.segments) == each.makespan_ns
-        assert each.unexplained_lag_ns <= each.makespan_ns
-        assert all(segment.ns > 0 for segment in each.segments)
-        assert each.step in (ctx.steps.names if len(ctx.steps) else ("",))
-    n_segments = sum(len(each.segments) for each in found.steps)
+    assert [step.makespan_ns for step in critical_path.steps] == lengths
+    assert (
+        sum(step.unexplained_lag_ns for step in critical_path.steps) == critical_path.unexplained_ns
+    )
+    for path_step in critical_path.steps:
+        assert sum(segment.ns for segment in path_step.segments) == path_step.makespan_ns
+        assert path_step.unexplained_lag_ns <= path_step.makespan_ns
+        assert all(segment.ns > 0 for segment in path_step.segments)
+        assert path_step.step in (ctx.steps.names if len(ctx.steps) else ("",))
+    n_segments = sum(len(step.segments) for step in critical_path.steps)
     assert n_segments <= max(MAX_SEGMENTS, len(lengths))
     if n_segments < MAX_SEGMENTS // 2 - len(lengths):  # nothing was joined
         kinds: dict[str, int] = defaultdict(int)
-        for each in found.steps:
-            for segment in each.segments:
+        for path_step in critical_path.steps:
+            for segment in path_step.segments:
                 kinds[segment.kind] += segment.ns
-        assert kinds == {part.kind: part.ns for part in found.parts}
+        assert kinds == {part.kind: part.ns for part in critical_path.parts}
 
 
 @each_recording
 def test_lines_and_entries_equal_a_sum_over_single_segments(path: Path) -> None:
     ctx = load_context(path)
-    found, critical = summarize_critical_path(ctx), ctx.critical_path
-    if found is None:
+    critical_path, critical = summarize_critical_path(ctx), ctx.critical_path
+    if critical_path is None:
         return
     launch = dict(zip(ctx.launches.work.tolist(), ctx.launches.launch.tolist(), strict=True))
     op = dict(zip(ctx.launches.work.tolist(), ctx.launches.op.tolist(), strict=True))
@@ -358,24 +368,24 @@ def test_lines_and_entries_equal_a_sum_over_single_segments(path: Path) -> None:
             total[0] += ns
             total[1] += 1
         causes[kind_name, frame] |= {cause} - {NO_ROW}
-    n_events = {(kind, *lines[kind, frame]): len(found) for (kind, frame), found in causes.items()}
-    recorded = [line for line in found.lines if line.kind != "unrecorded"]
+    n_events = {(kind, *lines[kind, frame]): len(rows) for (kind, frame), rows in causes.items()}
+    recorded = [line for line in critical_path.lines if line.kind != "unrecorded"]
     assert {(line.kind, line.ns, line.n_segments): line.n_events for line in recorded}.items() <= (
         n_events.items()
     )
     for every, shown, limit in (
-        (entries, found.entries, MAX_ENTRIES),
-        (lines, found.lines, MAX_LINES),
+        (entries, critical_path.entries, MAX_ENTRIES),
+        (lines, critical_path.lines, MAX_LINES),
     ):
         assert len(shown) <= limit
-        of_known = [each for each in shown if each.kind != "unrecorded"]
+        of_known = [row for row in shown if row.kind != "unrecorded"]
         longest = sorted((ns for ns, _ in every.values()), reverse=True)
-        assert [each.ns for each in of_known] == longest[: len(of_known)]
+        assert [group.ns for group in of_known] == longest[: len(of_known)]
         assert len(shown) == limit or len(of_known) == len(every)
         expected = [(key[0], *total) for key, total in every.items()]
-        assert all((each.kind, each.ns, each.n_segments) in expected for each in of_known)
+        assert all((group.kind, group.ns, group.n_segments) in expected for group in of_known)
     expected_names = {(kind, name, ns) for (kind, name, _), (ns, _) in entries.items()}
-    assert {(e.kind, e.name, e.ns) for e in found.entries if e.kind != "unrecorded"} <= (
+    assert {(e.kind, e.name, e.ns) for e in critical_path.entries if e.kind != "unrecorded"} <= (
         expected_names
     )
 
@@ -400,7 +410,7 @@ def test_host_segments_have_the_innermost_event_of_their_thread(path: Path) -> N
 @each_recording
 def test_blocking_calls_overlap_the_path_on_devices(path: Path) -> None:
     ctx = load_context(path)
-    found, critical, events = summarize_critical_path(ctx), ctx.critical_path, ctx.events
+    critical_path, critical, events = summarize_critical_path(ctx), ctx.critical_path, ctx.events
     expected: dict[str, int] = defaultdict(int)
     on_device = np.flatnonzero(critical.lane == NO_ROW)
     starts, ends = critical.starts_ns[on_device], critical.ends_ns[on_device]
@@ -408,9 +418,9 @@ def test_blocking_calls_overlap_the_path_on_devices(path: Path) -> None:
         inside = np.minimum(ends, events.end_ns[row]) - np.maximum(starts, events.ts_ns[row])
         expected[events.name_of(row)] += int(inside[inside > 0].sum())
     shown: dict[str, int] = defaultdict(int)
-    for call in found.blocking if found else ():
+    for call in critical_path.blocking if critical_path else ():
         shown[call.call] += call.ns
-    if found is not None and len(found.blocking) < MAX_BLOCKING:
+    if critical_path is not None and len(critical_path.blocking) < MAX_BLOCKING:
         assert shown == {name: ns for name, ns in expected.items() if ns}
 
 

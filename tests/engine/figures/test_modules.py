@@ -23,16 +23,16 @@ def assert_exact(every: Sequence[ModuleSummary]) -> None:
     """Each module has its own time and that of its children, exactly."""
     host, device = Counter[int](), Counter[int]()
     parents: list[int] = []
-    for number, each in enumerate(every):
-        del parents[each.depth :]
-        assert len(parents) == each.depth
+    for number, module in enumerate(every):
+        del parents[module.depth :]
+        assert len(parents) == module.depth
         if parents:
-            host[parents[-1]] += each.host_ns
-            device[parents[-1]] += each.device_ns or 0
+            host[parents[-1]] += module.host_ns
+            device[parents[-1]] += module.device_ns or 0
         parents.append(number)
-    for number, each in enumerate(every):
-        assert each.host_ns == each.self_host_ns + host[number]
-        assert (each.device_ns or 0) == (each.self_device_ns or 0) + device[number]
+    for number, module in enumerate(every):
+        assert module.host_ns == module.self_host_ns + host[number]
+        assert (module.device_ns or 0) == (module.self_device_ns or 0) + device[number]
 
 
 def layers(builder: TraceBuilder, n: int) -> None:
@@ -65,16 +65,17 @@ def test_layers_of_one_structure_are_one_row(tmp_path: Path) -> None:
     layers(builder, 3)
     every = report_of(builder, tmp_path).summary.modules
     assert [
-        (each.name, each.n_modules, each.depth, each.n_calls, each.device_ns) for each in every
+        (module.name, module.n_modules, module.depth, module.n_calls, module.device_ns)
+        for module in every
     ] == [
         ("Net_0", 1, 0, 1, 24_000),
         ("Block_0…2", 3, 1, 3, 24_000),
         ("Linear_1…5", 3, 2, 3, 15_000),
         ("Linear_0…4", 3, 2, 3, 9_000),
     ]
-    assert [each.host_ns for each in every] == [66_000, 66_000, 30_000, 30_000]
-    assert [each.self_host_ns for each in every] == [0, 6_000, 30_000, 30_000]
-    assert [each.share for each in every] == [1, 1, 15 / 24, 9 / 24]
+    assert [module.host_ns for module in every] == [66_000, 66_000, 30_000, 30_000]
+    assert [module.self_host_ns for module in every] == [0, 6_000, 30_000, 30_000]
+    assert [module.share for module in every] == [1, 1, 15 / 24, 9 / 24]
     assert_exact(every)
 
 
@@ -86,7 +87,7 @@ def test_backward_work_belongs_to_the_module_that_ran_forward(tmp_path: Path) ->
         with backward(builder, name, number, 1_000):
             builder.launch("aten::mm", kernel="gemm", host_ns=20_000, device_ns=7_000)
     every = report_of(builder, tmp_path).summary.modules
-    (linear,) = (each for each in every if each.name == "Linear_1…3")
+    (linear,) = (module for module in every if module.name == "Linear_1…3")
     assert (linear.n_calls, linear.device_ns, linear.host_ns) == (2, 10_000 + 14_000, 62_000)
     assert every[0].device_ns == 16_000 + 14_000
     assert_exact(every)
@@ -103,7 +104,7 @@ def test_modules_recomputed_in_the_backward_pass_are_below_their_module(tmp_path
     with backward(builder, "CheckpointFunctionBackward", 4, 500), builder.module("Linear"):
         builder.launch("aten::mm", kernel="gemm", host_ns=9_000, device_ns=7_000)
     every = report_of(builder, tmp_path).summary.modules
-    assert [(each.name, each.depth, each.self_host_ns) for each in every] == [
+    assert [(module.name, module.depth, module.self_host_ns) for module in every] == [
         ("Net_0", 0, 0),
         ("Block_0", 1, 1_500),
         ("Linear_0", 2, 9_000),
@@ -117,8 +118,10 @@ def test_a_module_that_two_others_call_is_below_both(tmp_path: Path) -> None:
     for name in ("Encoder", "Decoder"):
         with builder.module(name), builder.module("Embedding"):
             builder.compute("aten::embedding", 3_000)
-    found = report_of(builder, tmp_path).summary.modules
-    assert [(each.name, each.depth, each.host_ns, each.device_ns) for each in found] == [
+    modules = report_of(builder, tmp_path).summary.modules
+    assert [
+        (module.name, module.depth, module.host_ns, module.device_ns) for module in modules
+    ] == [
         ("Encoder_0", 0, 3_000, None),
         ("Embedding_0", 1, 3_000, None),
         ("Decoder_0", 0, 3_000, None),
@@ -139,7 +142,7 @@ def test_many_different_modules_are_bounded_and_still_add_up(tmp_path: Path) -> 
     every = report.summary.modules
     assert len(every) <= 2 * MAX_MODULES
     assert_exact(every)
-    assert sum(each.n_modules for each in every if each.depth == 1) == MAX_MODULES + 50
+    assert sum(module.n_modules for module in every if module.depth == 1) == MAX_MODULES + 50
     assert "others" in render(report, "html").decode()
     _, _, shown = render(report, "text").decode().partition("\nModules")
     assert len(shown.partition("\nOperators")[0].splitlines()) <= 2
@@ -158,7 +161,9 @@ def test_every_format_shows_the_tree(tmp_path: Path) -> None:
         render(report, "html"),
     ):
         text = shown.decode()
-        assert all(each in text for each in ("Modules", "· · Linear_1…5", "15.0 µs", "62%"))
+        assert all(
+            text_part in text for text_part in ("Modules", "· · Linear_1…5", "15.0 µs", "62%")
+        )
     rows = render(report, "csv", table="modules").decode().splitlines()
     assert rows[1].startswith("Net_0,1,0,1,66000,0,24000,0,66000,0,24000,0,1")
     assert json.loads(render(report, "json"))["summary"]["modules"][1]["name"] == "Block_0…2"
@@ -187,14 +192,14 @@ class Layer(nn.Module):
 def raw_events(path: Path) -> list[dict[str, Any]]:
     data = path.read_bytes()
     text = gzip.decompress(data) if path.suffix == ".gz" else data
-    found = json.loads(text)["traceEvents"]
-    assert isinstance(found, list)
-    return found
+    document_events = json.loads(text)["traceEvents"]
+    assert isinstance(document_events, list)
+    return document_events
 
 
 def is_within(event: dict[str, Any], calls: list[dict[str, Any]]) -> bool:
-    here = [each for each in calls if each["tid"] == event["tid"]]
-    return any(each["ts"] <= event["ts"] < each["ts"] + each["dur"] for each in here)
+    thread_calls = [call for call in calls if call["tid"] == event["tid"]]
+    return any(call["ts"] <= event["ts"] < call["ts"] + call["dur"] for call in thread_calls)
 
 
 def test_a_recorded_model_has_the_times_of_its_own_trace(tmp_path: Path) -> None:
@@ -206,7 +211,7 @@ def test_a_recorded_model_has_the_times_of_its_own_trace(tmp_path: Path) -> None
     path = tmp_path / "trace.json"
     profiler.export_chrome_trace(str(path))
     every = analyze(path).summary.modules
-    assert [(each.name, each.depth, each.n_calls) for each in every] == [
+    assert [(module.name, module.depth, module.n_calls) for module in every] == [
         ("Sequential_0", 0, 2),
         ("Layer_0…1", 1, 4),
         ("Linear_0…1", 2, 4),
@@ -214,7 +219,7 @@ def test_a_recorded_model_has_the_times_of_its_own_trace(tmp_path: Path) -> None
     assert_exact(every)
     events = raw_events(path)
     # The backward pass belongs to the module too: nodes by the sequence number of the forward pass.
-    for each, pattern in zip(every, ("Sequential", "Layer", "Linear"), strict=True):
+    for summary, pattern in zip(every, ("Sequential", "Layer", "Linear"), strict=True):
         calls = [e for e in events if e["name"].startswith(f"nn.Module: {pattern}_")]
         within = {
             e["args"]["Sequence number"]
@@ -230,7 +235,7 @@ def test_a_recorded_model_has_the_times_of_its_own_trace(tmp_path: Path) -> None
         ]
         assert nodes
         expected_us = sum(e["dur"] for e in (*calls, *nodes))
-        assert each.host_ns == pytest.approx(expected_us * 1e3, rel=1e-6)
+        assert summary.host_ns == pytest.approx(expected_us * 1e3, rel=1e-6)
 
 
 @needs_corpus
@@ -246,24 +251,24 @@ def test_the_modules_of_a_real_trace_have_the_kernels_that_were_launched_in_them
     calls = [e for e in events if e.get("cat") in {"cuda_runtime", "cuda_driver"}]
     for name in ("Qwen2Model", "Qwen2Attention", "Qwen2MLP"):
         modules = [e for e in events if e["name"].startswith(f"nn.Module: {name}_")]
-        within = [each for each in calls if is_within(each, modules)]
-        expected_ns = sum(launched[each["args"]["correlation"]] for each in within)
-        (found,) = (each for each in every if each.name.startswith(f"{name}_"))
-        assert found.n_calls == len(modules)
-        assert found.device_ns == expected_ns
-        assert found.host_ns == pytest.approx(sum(m["dur"] for m in modules) * 1e3, rel=1e-6)
+        within = [call for call in calls if is_within(call, modules)]
+        expected_ns = sum(launched[call["args"]["correlation"]] for call in within)
+        (summary,) = (module for module in every if module.name.startswith(f"{name}_"))
+        assert summary.n_calls == len(modules)
+        assert summary.device_ns == expected_ns
+        assert summary.host_ns == pytest.approx(sum(m["dur"] for m in modules) * 1e3, rel=1e-6)
     layers = [e for e in events if e["name"].startswith("nn.Module: Linear_")]
     flops = 0
     for e in events:
         if e["name"] in {"aten::mm", "aten::addmm"} and is_within(e, layers):
-            one, other = (
+            rows, columns = (
                 e["args"]["Input Dims"][-2:]
                 if e["name"] == "aten::mm"
                 else (e["args"]["Input Dims"][1:3])
             )
-            flops += 2 * one[0] * one[1] * other[1]
-    achieved = [each.throughput for each in every if each.name.startswith("Linear_")]
-    assert sum(each.flops for each in achieved if each is not None) == flops
-    time_ns = sum(each.time_ns for each in achieved if each is not None)
-    device_ns = sum(each.device_ns or 0 for each in every if each.name.startswith("Linear_"))
+            flops += 2 * rows[0] * rows[1] * columns[1]
+    achieved = [module.throughput for module in every if module.name.startswith("Linear_")]
+    assert sum(throughput.flops for throughput in achieved if throughput is not None) == flops
+    time_ns = sum(throughput.time_ns for throughput in achieved if throughput is not None)
+    device_ns = sum(module.device_ns or 0 for module in every if module.name.startswith("Linear_"))
     assert 0.98 * device_ns <= time_ns <= device_ns  # some copy their input first

@@ -20,22 +20,22 @@ Event = dict[str, Any]
 
 def events_of(path: Path) -> list[Event]:
     data = path.read_bytes()
-    found = json.loads(gzip.decompress(data) if path.suffix == ".gz" else data)
-    return found if isinstance(found, list) else found["traceEvents"]
+    document = json.loads(gzip.decompress(data) if path.suffix == ".gz" else data)
+    return document if isinstance(document, list) else document["traceEvents"]
 
 
 def sums_in_steps(events: list[Event], counts: Callable[[Event], bool]) -> dict[str, float]:
     """Microseconds per step by name, of the events that begin in a ``ProfilerStep#N``."""
     steps = [
-        each
-        for each in events
-        if each.get("cat") in {"user_annotation", "cpu_op"}
-        and each["name"].startswith("ProfilerStep#")
+        event
+        for event in events
+        if event.get("cat") in {"user_annotation", "cpu_op"}
+        and event["name"].startswith("ProfilerStep#")
     ]
     sums: Counter[str] = Counter()
-    for each in filter(counts, events):
-        if any(s["ts"] <= each["ts"] < s["ts"] + s["dur"] for s in steps):
-            sums[each["name"]] += each["dur"]
+    for candidate in filter(counts, events):
+        if any(s["ts"] <= candidate["ts"] < s["ts"] + s["dur"] for s in steps):
+            sums[candidate["name"]] += candidate["dur"]
     return {name: us / len(steps) for name, us in sums.items()}
 
 
@@ -69,11 +69,11 @@ def test_what_runs_outside_of_steps_is_in_totals_alone(report: Report, tmp_path:
     (kernel,) = summary.top_kernels
     assert (kernel.n_calls, kernel.total_ns, kernel.per_step_ns) == (5, 20_000, 4_000)
     events = events_of(tmp_path / "trace.json")
-    expected = sums_in_steps(events, lambda each: each.get("cat") == "cpu_op")
+    expected = sums_in_steps(events, lambda event: event.get("cat") == "cpu_op")
     for op in summary.top_ops:
         assert op.per_step_ns == pytest.approx(expected[op.name] * 1e3, abs=1)
         assert op.total_ns == pytest.approx(5 * expected[op.name] * 1e3, abs=5)
-    by_name = {each.name: each for each in summary.top_ops}
+    by_name = {op.name: op for op in summary.top_ops}
     assert by_name["aten::mm"].device_per_step_ns == 4_000
     assert by_name["aten::relu"].self_per_step_ns == 2_000
     (module,) = summary.modules
@@ -83,8 +83,8 @@ def test_what_runs_outside_of_steps_is_in_totals_alone(report: Report, tmp_path:
     (line,) = summary.lines
     assert (line.device_ns, line.device_per_step_ns) == (20_000, 4_000)
     assert line.host_per_step_ns == line.host_ns / 5
-    assert [(each.total_ns, each.per_step_ns) for each in summary.copies] == [(25_000, 5_000)]
-    expected = sums_in_steps(events, lambda each: each.get("cat") == "cuda_runtime")
+    assert [(copy.total_ns, copy.per_step_ns) for copy in summary.copies] == [(25_000, 5_000)]
+    expected = sums_in_steps(events, lambda event: event.get("cat") == "cuda_runtime")
     for sync in summary.syncs:
         assert sync.per_step_ns == pytest.approx(expected[sync.call] * 1e3, abs=1)
         assert expected[sync.call] * 1e3 < sync.total_ns / 2
@@ -120,15 +120,15 @@ def test_a_comparison_leaves_out_what_runs_outside_of_steps(tmp_path: Path) -> N
     warm = program(warm_ups=9).write(tmp_path / "warm.json")
     more = program(n_kernels=2).write(tmp_path / "more.json")
     difference = compare(before, warm)
-    assert [each for each in difference.changes if each.kind == "kernel"] == []
-    (change,) = (each for each in compare(before, more).changes if each.kind == "kernel")
+    assert [change for change in difference.changes if change.kind == "kernel"] == []
+    (change,) = (change for change in compare(before, more).changes if change.kind == "kernel")
     assert (change.before, change.after, change.per_step) == (4_000, 8_000, True)
 
 
 @needs_corpus
 def test_a_real_trace_has_the_sums_of_its_own_events() -> None:
     path = CORPUS / "traces" / "cpu-vae-windows-3-steps.json.gz"
-    expected = sums_in_steps(events_of(path), lambda each: each.get("cat") == "cpu_op")
+    expected = sums_in_steps(events_of(path), lambda event: event.get("cat") == "cpu_op")
     report = analyze(path)
     assert len(report.summary.steps) == 3
     for op in report.summary.top_ops:
@@ -138,22 +138,22 @@ def test_a_real_trace_has_the_sums_of_its_own_events() -> None:
 def test_devices_have_their_activity_in_the_time_of_the_steps(
     report: Report, tmp_path: Path
 ) -> None:
-    steps = [(each.time_start_ns, each.time_ns) for each in report.summary.steps]
+    steps = [(step.time_start_ns, step.time_ns) for step in report.summary.steps]
     (device,) = report.summary.devices
-    found = device.in_steps
-    assert found is not None
-    assert (found.n_kernels, found.n_memcpy, found.compute_ns, found.memcpy_ns) == (
+    in_steps = device.in_steps
+    assert in_steps is not None
+    assert (in_steps.n_kernels, in_steps.n_memcpy, in_steps.compute_ns, in_steps.memcpy_ns) == (
         2,
         2,
         8_000,
         10_000,
     )
-    assert (found.busy_ns, found.communication_ns) == (18_000, 0)
-    assert found.busy_ns + found.idle_ns == sum(length for _, length in steps)
+    assert (in_steps.busy_ns, in_steps.communication_ns) == (18_000, 0)
+    assert in_steps.busy_ns + in_steps.idle_ns == sum(length for _, length in steps)
     assert device.n_kernels == 5
     path = tmp_path / "trace.json"
     difference = compare(path, program(warm_ups=9).write(tmp_path / "warm.json"))
-    figures = {each.name: (each.before, each.after) for each in difference.figures}
+    figures = {figure.name: (figure.before, figure.after) for figure in difference.figures}
     assert figures["n_kernels_per_step"] == (1, 1)
     assert figures["busy_ns_per_step"] == (9_000, 9_000)
     # One device does what all do together.

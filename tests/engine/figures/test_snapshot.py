@@ -125,7 +125,7 @@ def test_the_timeline_of_a_long_history_has_its_peaks(tmp_path: Path) -> None:
     assert device.timeline[-1].reserved_bytes == device.reserved_bytes
     times = [point.time_us for point in device.timeline]
     assert None not in times
-    assert times == sorted(each for each in times if each is not None)
+    assert times == sorted(time for time in times if time is not None)
 
 
 def test_times_that_were_not_recorded_are_unknown(tmp_path: Path) -> None:

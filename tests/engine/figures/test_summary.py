@@ -68,12 +68,12 @@ def test_each_step_has_the_parts_of_its_time(report: Report_) -> None:
             builder.synchronize()
     summary = report(builder).summary
     parts = [{part.kind: part.ns for part in step.parts} for step in summary.steps]
-    assert [each["compute"] for each in parts] == [20_000, 20_000]
-    assert [each["idle-data"] for each in parts] == [10_000, 30_000]
-    assert [sum(each.values()) for each in parts] == [step.dur_ns for step in summary.steps]
+    assert [part_ns["compute"] for part_ns in parts] == [20_000, 20_000]
+    assert [part_ns["idle-data"] for part_ns in parts] == [10_000, 30_000]
+    assert [sum(part_ns.values()) for part_ns in parts] == [step.dur_ns for step in summary.steps]
     assert summary.breakdown is not None
     for part in summary.breakdown.parts:
-        assert part.ns == sum(each.get(part.kind, 0) for each in parts)
+        assert part.ns == sum(part_ns.get(part.kind, 0) for part_ns in parts)
 
 
 def test_waits_for_collectives_on_a_cpu_are_exposed_communication(report: Report_) -> None:
@@ -102,8 +102,10 @@ def test_regions_are_annotations_with_the_device_time_launched_inside(report: Re
         framing = builder.annotation("Optimizer.step#SGD.step")
         with framing, builder.annotation("backward"), builder.thread(7):
             builder.launch("aten::mm", kernel="gemm", host_ns=6_000, device_ns=3_000)
-    found = [(r.name, r.n_calls, r.total_ns, r.device_ns) for r in report(builder).summary.regions]
-    assert found == [("backward", 1, 6_000, 3_000), ("forward", 1, 5_000, 2_000)]
+    regions = [
+        (r.name, r.n_calls, r.total_ns, r.device_ns) for r in report(builder).summary.regions
+    ]
+    assert regions == [("backward", 1, 6_000, 3_000), ("forward", 1, 5_000, 2_000)]
 
 
 def test_syncs_and_copies_are_counted_by_call_and_by_kind(report: Report_) -> None:
@@ -141,7 +143,7 @@ def test_the_source_describes_the_recording(report: Report_) -> None:
 
 
 def test_an_empty_trace_has_a_report(report: Report_) -> None:
-    found = report(TraceBuilder())
-    assert found.summary.window_ns == 0
-    assert not found.findings
-    assert found.unchecked
+    empty = report(TraceBuilder())
+    assert empty.summary.window_ns == 0
+    assert not empty.findings
+    assert empty.unchecked

@@ -24,8 +24,8 @@ def report_of(builder: TraceBuilder, folder: Path) -> Report:
 
 
 def throughputs(report: Report) -> dict[str, Throughput | None]:
-    ops = {each.name: each.throughput for each in report.summary.top_ops}
-    return ops | {each.name: each.throughput for each in report.summary.top_kernels}
+    ops = {op.name: op.throughput for op in report.summary.top_ops}
+    return ops | {kernel.name: kernel.throughput for kernel in report.summary.top_kernels}
 
 
 @pytest.fixture
@@ -57,33 +57,33 @@ def report(tmp_path: Path) -> Report:
 
 
 def test_calls_with_shapes_are_measured_by_their_kernels(report: Report) -> None:
-    found = throughputs(report)
+    throughput_of = throughputs(report)
     # The third call has no shapes: its time does not count either.
     product = Throughput(
         2, 10_000, 2 << 31, 2 * BYTES, (2 << 31) / 10e-6 / 989.4e12, 2 * BYTES / 10e-6 / 3350e9
     )
-    assert found["aten::mm"] == product
-    assert found["gemm_bf16"] == product
+    assert throughput_of["aten::mm"] == product
+    assert throughput_of["gemm_bf16"] == product
     assert product.tflops_per_s == pytest.approx(429.4967)
     assert product.gb_per_s == pytest.approx(1258.2912)
     assert product.peak_share == product.flops_share
 
 
 def test_an_operator_with_several_kernels_has_their_time_and_they_have_none(report: Report) -> None:
-    found = throughputs(report)
-    one = found["aten::addmm"]
-    assert one is not None
-    assert (one.n_calls, one.time_ns, one.flops) == (1, 4_000, 1 << 31)
-    assert (found["split_k"], found["split_k_reduce"]) == (None, None)
+    throughput_of = throughputs(report)
+    addmm = throughput_of["aten::addmm"]
+    assert addmm is not None
+    assert (addmm.n_calls, addmm.time_ns, addmm.flops) == (1, 4_000, 1 << 31)
+    assert (throughput_of["split_k"], throughput_of["split_k_reduce"]) == (None, None)
 
 
 def test_elementwise_kernels_have_bandwidth_and_no_share_of_the_tensor_cores(
     report: Report,
 ) -> None:
-    one = throughputs(report)["aten::relu"]
-    assert one is not None
-    assert (one.flops, one.bytes, one.flops_share) == (1 << 20, 4 << 20, None)
-    assert one.bandwidth_share == pytest.approx((4 << 20) / 2e-6 / 3350e9)
+    relu = throughputs(report)["aten::relu"]
+    assert relu is not None
+    assert (relu.flops, relu.bytes, relu.flops_share) == (1 << 20, 4 << 20, None)
+    assert relu.bandwidth_share == pytest.approx((4 << 20) / 2e-6 / 3350e9)
     assert throughputs(report)["aten::view"] is None
 
 
@@ -94,7 +94,7 @@ def test_every_format_shows_it(report: Report) -> None:
     page = render(report, "html").decode()
     assert all(title in page for title in ("TFLOP/s", "GB/s", "Of peak FLOPs", "Of bandwidth"))
     kernels = json.loads(render(report, "json"))["summary"]["top_kernels"]
-    (gemm,) = (each for each in kernels if each["name"] == "gemm_bf16")
+    (gemm,) = (kernel for kernel in kernels if kernel["name"] == "gemm_bf16")
     assert gemm["throughput"]["flops"] == 2 << 31
 
 
@@ -123,8 +123,8 @@ def test_without_devices_the_time_is_that_of_the_operator(tmp_path: Path) -> Non
     builder = TraceBuilder()
     with builder.op("aten::mm", self_ns=8_000, dims=[[64, 64], [64, 64]]):
         pass
-    found = throughputs(report_of(builder, tmp_path))["aten::mm"]
-    assert found == Throughput(1, 8_000, 2 * 64**3, 3 * 4 * 64 * 64)
+    throughput = throughputs(report_of(builder, tmp_path))["aten::mm"]
+    assert throughput == Throughput(1, 8_000, 2 * 64**3, 3 * 4 * 64 * 64)
 
 
 @pytest.mark.parametrize(
@@ -142,10 +142,10 @@ def test_a_product_in_float32_is_measured_by_what_its_kernel_uses(
     builder.launch(
         "aten::mm", kernel=kernel, host_ns=9_000, device_ns=10_000, dims=[[64, 64], [64, 64]]
     )
-    found = throughputs(report_of(builder, tmp_path))["aten::mm"]
-    assert found is not None
+    throughput = throughputs(report_of(builder, tmp_path))["aten::mm"]
+    assert throughput is not None
     expected = None if share is None else pytest.approx(2 * 64**3 / 10e-6 / (share * 1e12))
-    assert found.flops_share == expected
+    assert throughput.flops_share == expected
 
 
 def test_a_part_of_a_device_and_an_unknown_one_have_no_peaks() -> None:
@@ -170,8 +170,8 @@ def test_a_v100_of_a_server_and_of_a_dgx_station_have_the_same_peaks(name: str) 
 @needs_corpus
 def test_a_real_trace_has_the_throughput_that_was_worked_out_by_hand() -> None:
     report = analyze(CORPUS / "traces" / "h100-qwen-inference.json.gz")
-    found = throughputs(report)
-    product, with_bias = found["aten::mm"], found["aten::addmm"]
+    throughput_of = throughputs(report)
+    product, with_bias = throughput_of["aten::mm"], throughput_of["aten::addmm"]
     assert product is not None
     assert with_bias is not None
     assert product.tflops_per_s == pytest.approx(632, abs=0.5)
@@ -184,8 +184,8 @@ def test_a_kernel_for_lists_of_tensors_tells_their_type(tmp_path: Path) -> None:
     name = "multi_tensor_apply_kernel<TensorListMetadata<2>, BinaryOpFunctor<c10::Half, 2, 2, 0>>"
     lists: dict[str, Any] = {"dims": [[[1024, 1024], [8]]] * 2, "types": ["TensorList"] * 2}
     builder.launch("aten::_foreach_add_", kernel=name, host_ns=9_000, device_ns=20_000, **lists)
-    found = throughputs(report_of(builder, tmp_path))["aten::_foreach_add_"]
+    throughput = throughputs(report_of(builder, tmp_path))["aten::_foreach_add_"]
     n = (1 << 20) + 8
-    assert found is not None
-    assert (found.flops, found.bytes) == (n, 3 * n * 2)
-    assert found.bandwidth_share == pytest.approx(3 * n * 2 / 20e-6 / 3350e9)
+    assert throughput is not None
+    assert (throughput.flops, throughput.bytes) == (n, 3 * n * 2)
+    assert throughput.bandwidth_share == pytest.approx(3 * n * 2 / 20e-6 / 3350e9)

@@ -53,11 +53,15 @@ def flops_of(report: Report) -> FlopSummary:
 
 
 def test_the_flops_of_the_steps_are_a_share_of_the_peak(tmp_path: Path) -> None:
-    found = flops_of(trained(tmp_path))
-    assert (found.flops, found.per_step_flops, found.time_ns) == (4 << 31, 2 << 31, 200_000)
-    assert (found.precision, found.known_share) == ("float16", 1.0)
-    assert found.utilization_share == pytest.approx((2 << 31) / 100e-6 / 989.4e12)
-    assert found.tflops_per_s == pytest.approx((2 << 31) / 100e-6 / 1e12)
+    utilization = flops_of(trained(tmp_path))
+    assert (utilization.flops, utilization.per_step_flops, utilization.time_ns) == (
+        4 << 31,
+        2 << 31,
+        200_000,
+    )
+    assert (utilization.precision, utilization.known_share) == ("float16", 1.0)
+    assert utilization.utilization_share == pytest.approx((2 << 31) / 100e-6 / 989.4e12)
+    assert utilization.tflops_per_s == pytest.approx((2 << 31) / 100e-6 / 1e12)
 
 
 def test_a_product_without_shapes_makes_it_a_lower_bound(tmp_path: Path) -> None:
@@ -80,9 +84,9 @@ def test_each_precision_counts_with_its_own_peak(tmp_path: Path) -> None:
             dims=MATRICES["dims"],
         )
         builder.synchronize()
-    found = flops_of(analyze(builder.write(tmp_path / "trace.json")))
+    utilization = flops_of(analyze(builder.write(tmp_path / "trace.json")))
     least_s = 2**31 / 989.4e12 + 2**31 / 67e12
-    assert found.utilization_share == pytest.approx(least_s / (found.time_ns * 1e-9))
+    assert utilization.utilization_share == pytest.approx(least_s / (utilization.time_ns * 1e-9))
 
 
 def test_an_unknown_precision_has_flops_and_no_share(tmp_path: Path) -> None:
@@ -91,16 +95,20 @@ def test_an_unknown_precision_has_flops_and_no_share(tmp_path: Path) -> None:
         builder.launch(
             "aten::mm", kernel="gemm", host_ns=9_000, device_ns=20_000, dims=MATRICES["dims"]
         )
-    found = flops_of(analyze(builder.write(tmp_path / "trace.json")))
-    assert (found.flops, found.precision, found.utilization_share) == (1 << 31, None, None)
+    utilization = flops_of(analyze(builder.write(tmp_path / "trace.json")))
+    assert (utilization.flops, utilization.precision, utilization.utilization_share) == (
+        1 << 31,
+        None,
+        None,
+    )
 
 
 def test_an_unknown_device_has_figures_without_shares_until_the_user_states_its_peak(
     tmp_path: Path,
 ) -> None:
     report = trained(tmp_path, UNKNOWN)
-    found = flops_of(report)
-    assert (found.flops, found.utilization_share, found.unknown_devices) == (
+    utilization = flops_of(report)
+    assert (utilization.flops, utilization.utilization_share, utilization.unknown_devices) == (
         4 << 31,
         None,
         (UNKNOWN,),
@@ -108,10 +116,10 @@ def test_an_unknown_device_has_figures_without_shares_until_the_user_states_its_
     shown = render(report, "text").decode()
     assert "The peak of NVIDIA L4 is not known: state it in `[tool.profkit.peaks]`" in shown
     stated = trained(tmp_path, UNKNOWN, peaks=PEAKS)
-    found = flops_of(stated)
-    assert found.utilization_share == pytest.approx((2 << 31) / 100e-6 / 121e12)
-    assert found.unknown_devices == ()
-    (product,) = (each for each in stated.summary.top_ops if each.name == "aten::mm")
+    utilization = flops_of(stated)
+    assert utilization.utilization_share == pytest.approx((2 << 31) / 100e-6 / 121e12)
+    assert utilization.unknown_devices == ()
+    (product,) = (op for op in stated.summary.top_ops if op.name == "aten::mm")
     assert product.throughput is not None
     assert product.throughput.bandwidth_share == pytest.approx(6 * 2**20 / 20e-6 / 300e9)
 
@@ -122,8 +130,8 @@ def test_peaks_of_the_cpu_can_be_stated(tmp_path: Path) -> None:
         pass
     path = builder.write(tmp_path / "trace.json")
     assert flops_of(analyze(path)).utilization_share is None
-    found = flops_of(analyze(path, peaks={"cpu": {"float32_tflops": 0.5}}))
-    assert found.utilization_share == pytest.approx(2 * 64**3 / 10e-6 / 0.5e12)
+    utilization = flops_of(analyze(path, peaks={"cpu": {"float32_tflops": 0.5}}))
+    assert utilization.utilization_share == pytest.approx(2 * 64**3 / 10e-6 / 0.5e12)
 
 
 @pytest.mark.parametrize("figures", [{"float17_tflops": 1}, {"float16_tflops": 0}])
@@ -134,9 +142,9 @@ def test_invalid_peaks_are_refused(figures: dict[str, float], tmp_path: Path) ->
 
 def test_model_flop_utilization_counts_tokens_and_parameters(tmp_path: Path) -> None:
     report = trained(tmp_path, tokens_per_step=1000, parameters=2_000_000)
-    found = flops_of(report)
-    assert found.model_flops_per_step == 6 * 1000 * 2_000_000
-    assert found.model_utilization_share == pytest.approx(12e9 / 100e-6 / 989.4e12)
+    utilization = flops_of(report)
+    assert utilization.model_flops_per_step == 6 * 1000 * 2_000_000
+    assert utilization.model_utilization_share == pytest.approx(12e9 / 100e-6 / 989.4e12)
     assert (
         "model FLOP utilization (MFU): 12% of the float16 peak" in render(report, "text").decode()
     )
@@ -149,8 +157,12 @@ def test_without_a_backward_pass_a_token_takes_a_third(tmp_path: Path) -> None:
         builder.launch("aten::mm", kernel="gemm", host_ns=9_000, device_ns=20_000)
     path = builder.write(tmp_path / "trace.json")
     report = analyze(path, tokens_per_step=10, parameters=100)
-    found = flops_of(report)
-    assert (found.flops, found.model_flops_per_step, found.model_utilization_share) == (
+    utilization = flops_of(report)
+    assert (
+        utilization.flops,
+        utilization.model_flops_per_step,
+        utilization.model_utilization_share,
+    ) == (
         0,
         2000,
         None,
@@ -186,8 +198,11 @@ def test_kernels_say_whether_a_matmul_uses_tensor_cores(tmp_path: Path) -> None:
     for name in names:
         builder.launch("aten::mm", kernel=name, host_ns=9_000, device_ns=20_000)
     report = analyze(builder.write(tmp_path / "trace.json"))
-    found = {each.name: (each.tensor_cores, each.cuda_cores) for each in report.summary.top_kernels}
-    assert found == names
+    tensor_cores_of = {
+        kernel.name: (kernel.tensor_cores, kernel.cuda_cores)
+        for kernel in report.summary.top_kernels
+    }
+    assert tensor_cores_of == names
 
 
 @needs_corpus
@@ -202,12 +217,14 @@ def test_the_utilization_of_a_real_trace_is_that_of_its_own_shapes() -> None:
         dims = e.get("args", {}).get("Input Dims")
         if dims and step["ts"] <= e["ts"] < step["ts"] + step["dur"]:
             if e["name"] in {"aten::mm", "aten::addmm", "aten::bmm"}:
-                one, other = dims[-2:] if e["name"] != "aten::addmm" else dims[1:3]
-                flops += 2 * math.prod(one) * other[-1]
+                left, right = dims[-2:] if e["name"] != "aten::addmm" else dims[1:3]
+                flops += 2 * math.prod(left) * right[-1]
             elif e["name"] == "aten::_scaled_dot_product_flash_attention":
                 (*rows, size), (*_, n_keys, _) = dims[0], dims[1]
                 causal = e["args"]["Concrete Inputs"][4] == "True"
                 flops += 4 * math.prod(rows) * n_keys * size // (2 if causal else 1)
-    found = flops_of(analyze(path))
-    assert found.flops == flops
-    assert found.utilization_share == pytest.approx(flops / (found.time_ns * 1e-9) / 989.4e12)
+    utilization = flops_of(analyze(path))
+    assert utilization.flops == flops
+    assert utilization.utilization_share == pytest.approx(
+        flops / (utilization.time_ns * 1e-9) / 989.4e12
+    )

@@ -36,10 +36,10 @@ def test_nested_compilation_events_are_one_compilation(built: Built, name: str) 
         b.compute("OutputGraph.call_user_compiler (dynamo_timed)", 5_000)
     with b.op("Torch-Compiled Region: 7/2"):
         b.advance(1_000)
-    found = built(b).compilations
-    assert len(found.rows) == 1
-    assert found.is_function.tolist() == [True]
-    assert found.numbers == ("7/2",)
+    compilations = built(b).compilations
+    assert len(compilations.rows) == 1
+    assert compilations.is_function.tolist() == [True]
+    assert compilations.numbers == ("7/2",)
 
 
 def test_annotations_of_older_versions_count(built: Built) -> None:
@@ -59,9 +59,9 @@ def test_a_user_function_of_that_name_is_not_a_compilation(built: Built) -> None
 def test_compiling_a_backward_graph_is_not_a_function(built: Built) -> None:
     b = TraceBuilder()
     b.compute("compile_fx.<locals>.bw_compiler (dynamo_timed)", 1_000)
-    found = built(b).compilations
-    assert found.is_function.tolist() == [False]
-    assert found.numbers == ("",)
+    compilations = built(b).compilations
+    assert compilations.is_function.tolist() == [False]
+    assert compilations.numbers == ("",)
 
 
 def test_the_id_of_the_next_run_is_used_only_before_the_next_compilation(
@@ -97,11 +97,11 @@ def test_runs_have_their_parent_and_whether_they_compute(built: Built) -> None:
                 b.compute("Pregraph bytecode", 10)
     with b.op("Torch-Compiled Region"):
         b.compute("_compile (dynamo_timed)", 10)
-    found = built(b).compiled_runs
-    assert found.numbers == ("0/0", "1/0", "2/0", "")
-    assert found.parent.tolist() == [-1, 0, 1, -1]
-    assert found.root.tolist() == [0, 0, 0, 3]
-    assert found.has_ops.tolist() == [False, True, False, False]
+    runs = built(b).compiled_runs
+    assert runs.numbers == ("0/0", "1/0", "2/0", "")
+    assert runs.parent.tolist() == [-1, 0, 1, -1]
+    assert runs.root.tolist() == [0, 0, 0, 3]
+    assert runs.has_ops.tolist() == [False, True, False, False]
 
 
 def calls_of_random_shape(seed: int) -> TraceBuilder:
@@ -143,6 +143,6 @@ def test_gaps_between_graphs_are_not_covered_by_operators(built: Built, seed: in
             expected |= set(takewhile(lambda ns: ns not in covered, way))
     ctx = built(b)
     places = np.flatnonzero([number == "1/0" for number in ctx.compiled_runs.numbers])
-    found = find_gaps_between_graphs(ctx.events, ctx.compiled_runs, places)
-    pairs = [range(*pair) for pair in zip(*(each.tolist() for each in found), strict=True)]
+    gaps = find_gaps_between_graphs(ctx.events, ctx.compiled_runs, places)
+    pairs = [range(*pair) for pair in zip(*(rows.tolist() for rows in gaps), strict=True)]
     assert {ns for pair in pairs for ns in pair} == expected

@@ -13,9 +13,9 @@ NONE = ["", ""]
 
 def work(name: str, *inputs: tuple[list[object], str] | str) -> CallWork | None:
     """The work of a call: an input is a shape with a type, or a value as text."""
-    dims = [[] if isinstance(each, str) else each[0] for each in inputs]
-    types = ["Scalar" if isinstance(each, str) else each[1] for each in inputs]
-    values = [each if isinstance(each, str) else "" for each in inputs]
+    dims = [[] if isinstance(given_input, str) else given_input[0] for given_input in inputs]
+    types = ["Scalar" if isinstance(given_input, str) else given_input[1] for given_input in inputs]
+    values = [given_input if isinstance(given_input, str) else "" for given_input in inputs]
     given = parse_inputs(json.dumps(dims), json.dumps(types), json.dumps(values))
     compute = formula(f"aten::{name}")
     assert given is not None

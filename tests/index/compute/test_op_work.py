@@ -59,13 +59,13 @@ def test_products_and_convolutions_are_those_that_torch_counts(
     recorded: tuple[Trace, OpWork, dict[str, int]],
 ) -> None:
     trace, work, expected = recorded
-    found: Counter[str] = Counter()
+    n_by_name: Counter[str] = Counter()
     for row, flops in zip(work.rows.tolist(), work.flops.tolist(), strict=True):
         name = trace.events.name_of(row).removeprefix("aten::")
         if name in COUNTED:
-            found["convolution" if name == "_convolution" else name] += flops
-    assert dict(found) == {name: n for name, n in expected.items() if n}
-    assert len(found) == 6  # every kind of product is in the program
+            n_by_name["convolution" if name == "_convolution" else name] += flops
+    assert dict(n_by_name) == {name: n for name, n in expected.items() if n}
+    assert len(n_by_name) == 6  # every kind of product is in the program
 
 
 def test_no_work_is_within_other_work(recorded: tuple[Trace, OpWork, dict[str, int]]) -> None:
@@ -113,26 +113,26 @@ def test_optimizers_embeddings_and_norms_are_counted_by_their_elements(tmp_path:
     profiler.export_chrome_trace(str(tmp_path / "trace.json"))
     trace = load_trace(tmp_path / "trace.json")
     work = measure_op_work(trace.events, build_call_tree(trace.events))
-    found = {
+    work_of = {
         trace.events.name_of(row): (int(flops), int(n_bytes), int(n_untyped))
         for row, flops, n_bytes, n_untyped in zip(
             work.rows.tolist(), work.flops, work.n_bytes, work.n_untyped, strict=True
         )
     }
     n = 10 * 8 + 8
-    assert found["aten::embedding"] == (0, 4 * (8 + 2 * 4 * 8), 0)
-    assert found["aten::embedding_dense_backward"] == (4 * 8, 4 * 32 + 8 * 4 + 4 * 80, 0)
+    assert work_of["aten::embedding"] == (0, 4 * (8 + 2 * 4 * 8), 0)
+    assert work_of["aten::embedding_dense_backward"] == (4 * 8, 4 * 32 + 8 * 4 + 4 * 80, 0)
     # Seven lists of the parameters' sizes, and a step count for each of the two parameters.
-    assert found["aten::_fused_adamw_"] == (14 * n, UNKNOWN, 7 * n + 2 * 2)
+    assert work_of["aten::_fused_adamw_"] == (14 * n, UNKNOWN, 7 * n + 2 * 2)
 
 
 def test_scaled_products_are_those_that_torch_counts(tmp_path: Path) -> None:
-    one = torch.randn(16, 32).to(torch.float8_e4m3fn)
-    other = torch.randn(48, 32).to(torch.float8_e4m3fn).t()
+    rows_float8 = torch.randn(16, 32).to(torch.float8_e4m3fn)
+    columns_float8 = torch.randn(48, 32).to(torch.float8_e4m3fn).t()
     scale = torch.ones(())
 
     def program() -> None:
-        torch._scaled_mm(one, other, scale, scale, out_dtype=torch.bfloat16)
+        torch._scaled_mm(rows_float8, columns_float8, scale, scale, out_dtype=torch.bfloat16)
 
     with FlopCounterMode(display=False) as counter:
         program()

@@ -138,5 +138,7 @@ def test_factorizations_are_excluded(built: Callable[[TraceBuilder], Context], o
     with b.op("aten::linalg_multi_dot"):
         b.launch("aten::mm", kernel="ampere_sgemm_64x64_nn", host_ns=9_000, device_ns=50_000)
     ctx = built(b)
-    found = float32_matmuls(ctx.events, ctx.launches)
-    assert [ctx.events.name_of(row) for row in found.rows.tolist()] == ["ampere_sgemm_64x64_nn"]
+    matmul_rows = float32_matmuls(ctx.events, ctx.launches)
+    assert [ctx.events.name_of(row) for row in matmul_rows.rows.tolist()] == [
+        "ampere_sgemm_64x64_nn"
+    ]

@@ -245,10 +245,10 @@ def test_a_sync_waits_for_the_copy_of_its_own_thread(tmp_path: Path) -> None:
     b = TraceBuilder()
     with b.op("aten::copy_"):
         b.copy("DtoH (Device -> Pinned)", 8, 2_000, blocking=False)
-        own = b.tid
-        b.tid = own + 1
+        thread = b.tid
+        b.tid = thread + 1
         with b.op("aten::mm"):
             b.kernel("gemm", 1_000, correlation=b.call("LaunchKernel", 1_000))
-        b.tid = own
+        b.tid = thread
         b.call("StreamSynchronize", 4_000)
     assert ("TO_HOST", "cudaStreamSynchronize", "aten::copy_") in described(b, tmp_path)

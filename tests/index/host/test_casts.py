@@ -85,7 +85,7 @@ def computed_in_float32() -> list[str]:
     lists = re.findall(
         r"#define AT_FORALL_FP32(?:_SET_OPT_DTYPE)?\(_\)(.*?)\n\n", text, flags=re.DOTALL
     )
-    return [op for each in lists for op in re.findall(r"_\((\w+)", each)]
+    return [op for argument_list in lists for op in re.findall(r"_\((\w+)", argument_list)]
 
 
 def test_operators_that_autocast_computes_in_float32_need_it() -> None:

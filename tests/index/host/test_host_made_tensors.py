@@ -16,8 +16,8 @@ from tests.traces import load_trace as load
 def makers_in(b: TraceBuilder, tmp_path: Path) -> list[str]:
     ctx = Context(load(b.write(tmp_path / "t.json")))
     owners = np.unique(ctx.syncs.of_kind(SyncKind.TO_DEVICE).owner).astype(np.int32)
-    found = find_creating_ops(ctx.events, ctx.tree, ctx.source.frame, owners)
-    return ["" if row == NO_ROW else ctx.events.name_of(row) for row in found.tolist()]
+    op_rows = find_creating_ops(ctx.events, ctx.tree, ctx.source.frame, owners)
+    return ["" if row == NO_ROW else ctx.events.name_of(row) for row in op_rows.tolist()]
 
 
 @pytest.mark.parametrize("maker", ["aten::zeros", "aten::arange", "aten::empty"])

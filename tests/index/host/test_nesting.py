@@ -62,11 +62,11 @@ def enclosing(spans: list[tuple[int, int]], i: int) -> int:
 def test_the_parent_is_the_shortest_span_around_whatever_the_order(
     spans: list[tuple[int, int]],
 ) -> None:
-    found = tree(spans)
-    assert found.parent.tolist() == [enclosing(spans, i) for i in range(len(spans))]
+    parents = tree(spans)
+    assert parents.parent.tolist() == [enclosing(spans, i) for i in range(len(spans))]
     for i in range(len(spans)):
         above = enclosing(spans, i)
-        assert found.depth[i] == (0 if above == NO_ROW else found.depth[above] + 1)
+        assert parents.depth[i] == (0 if above == NO_ROW else parents.depth[above] + 1)
 
 
 @settings(max_examples=150, deadline=None)
@@ -87,11 +87,11 @@ def test_a_tree_does_not_depend_on_the_chunk_size(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(nesting, "_CHUNK", piece)
         pieces = build_call_tree(events)
-        own = compute_self_ns(events, pieces, among)
+        self_ns = compute_self_ns(events, pieces, among)
     assert pieces.rows.tolist() == whole.rows.tolist()
     assert pieces.parent.tolist() == whole.parent.tolist()
     assert pieces.depth.tolist() == whole.depth.tolist()
-    assert own.tolist() == compute_self_ns(events, whole, among).tolist()
+    assert self_ns.tolist() == compute_self_ns(events, whole, among).tolist()
 
 
 def test_rows_are_ordered_by_thread_start_length_and_file_position() -> None:
@@ -100,14 +100,14 @@ def test_rows_are_ordered_by_thread_start_length_and_file_position() -> None:
 
 
 def test_threads_do_not_nest() -> None:
-    found = tree([(0, 100), (10, 20), (10, 20)], [0, 0, 1])
-    assert found.parent.tolist() == [NO_ROW, 0, NO_ROW]
+    parents = tree([(0, 100), (10, 20), (10, 20)], [0, 0, 1])
+    assert parents.parent.tolist() == [NO_ROW, 0, NO_ROW]
 
 
 def test_a_call_that_ends_after_its_caller_is_still_its_child() -> None:
     # Rounded to microseconds, as old traces are, a callee can end after its caller.
-    found = tree([(0, 10), (5, 12), (6, 7), (11, 12), (20, 21)])
-    assert found.parent.tolist() == [NO_ROW, 0, 1, 1, NO_ROW]
+    parents = tree([(0, 10), (5, 12), (6, 7), (11, 12), (20, 21)])
+    assert parents.parent.tolist() == [NO_ROW, 0, 1, 1, NO_ROW]
 
 
 def test_an_event_of_zero_length_is_nested() -> None:
@@ -115,11 +115,11 @@ def test_an_event_of_zero_length_is_nested() -> None:
 
 
 def test_nearest_outermost_and_enclosing_find_marked_ancestors() -> None:
-    found = tree([(0, 100), (10, 90), (20, 80), (30, 70)])
+    parents = tree([(0, 100), (10, 90), (20, 80), (30, 70)])
     marked = np.array([True, False, True, False])
-    assert found.nearest(marked).tolist() == [0, 0, 2, 2]
-    assert found.outermost(marked).tolist() == [0, 0, 0, 0]
-    assert found.enclosing(marked).tolist() == [NO_ROW, 0, 0, 2]
+    assert parents.nearest(marked).tolist() == [0, 0, 2, 2]
+    assert parents.outermost(marked).tolist() == [0, 0, 0, 0]
+    assert parents.enclosing(marked).tolist() == [NO_ROW, 0, 0, 2]
 
 
 def test_self_time_excludes_children() -> None:
@@ -141,13 +141,13 @@ def test_operators_python_and_calls_of_a_thread_share_one_tree(tmp_path: Path) -
     with builder.step(), builder.frame("train.py", 3, "train"):
         builder.launch("aten::mm", kernel="gemm", host_ns=9_000, device_ns=5_000)
     events = load(builder.write(tmp_path / "t.json")).events
-    found = build_call_tree(events)
+    call_tree = build_call_tree(events)
     (call,) = events.rows_of(Category.RUNTIME)
     chain = []
     row = int(call)
     while row != NO_ROW:
         chain.append(events.name_of(row))
-        row = int(found.parent[row])
+        row = int(call_tree.parent[row])
     assert chain == ["cudaLaunchKernel", "aten::mm", "train.py(3): train", "ProfilerStep#0"]
 
 

@@ -21,12 +21,12 @@ def test_own_times_of_a_thread_add_up_to_the_time_that_its_events_cover(
 ) -> None:
     lanes = data.draw(st.lists(st.integers(0, 1), min_size=len(spans), max_size=len(spans)))
     events = table(spans, lanes)
-    own = compute_own_ns(events, build_call_tree(events))
-    assert own.min() >= 0
+    own_ns = compute_own_ns(events, build_call_tree(events))
+    assert own_ns.min() >= 0
     for lane in (0, 1):
-        here = events.lane == lane
-        covered = union(events.ts_ns[here], events.end_ns[here])
-        assert own[here].sum() == covered.total_ns
+        on_lane = events.lane == lane
+        covered = union(events.ts_ns[on_lane], events.end_ns[on_lane])
+        assert own_ns[on_lane].sum() == covered.total_ns
 
 
 @settings(max_examples=60, deadline=None)

@@ -211,9 +211,9 @@ def test_what_runs_before_and_after_identifies_operators_of_longer_steps(read: R
     action = [(5, "aten::linear"), (6, "aten::multinomial"), (7, "aten::linear"), (8, "aten::relu")]
     entries = [(name, -1, line) for line, name in action * 2]
     nested = [
-        each
+        entry
         for i, (name, _, line) in enumerate(entries)
-        for each in ((name, -1, line), (f"{name}_inner", 2 * i, line))
+        for entry in ((name, -1, line), (f"{name}_inner", 2 * i, line))
     ]
     pairs = [(name, f"{name}_inner") for _, name in action]
     assert lent(read, op_lines(nested), [pairs, pairs * 3]) == [[5, 6, 7, 8], [5, 6, 7, 8] * 3]

@@ -76,13 +76,15 @@ def ranks_of(
         hosts: By rank; not recorded where there is none.
     """
     calls = list(calls)
-    found = []
+    found_ranks = []
     for rank in sorted({call.rank for call in calls}):
         clock = clocks[rank] if rank < len(clocks) else Clock()
         host = hosts[rank] if rank < len(hosts) else None
-        own = sorted((call for call in calls if call.rank == rank), key=lambda each: each.start_ns)
-        found.append(RankCalls(rank, host, _columns(own, clock)))
-    return found
+        rank_calls = sorted(
+            (call for call in calls if call.rank == rank), key=lambda call: call.start_ns
+        )
+        found_ranks.append(RankCalls(rank, host, _columns(rank_calls, clock)))
+    return found_ranks
 
 
 def _columns(calls: list[Call], clock: Clock) -> CollectiveCalls:

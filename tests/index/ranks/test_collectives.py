@@ -48,13 +48,13 @@ def covers(intervals: list[Interval], moment: int) -> bool:
 
 def pauses_within(work: list[Interval], start: int, end: int) -> list[list[int]]:
     """The moments of each pause in the work."""
-    found: list[list[int]] = [[]]
+    groups: list[list[int]] = [[]]
     for moment in range(start, end):
         if covers(work, moment):
-            found.append([])
+            groups.append([])
         else:
-            found[-1].append(moment)
-    return [each for each in found if each]
+            groups[-1].append(moment)
+    return [group for group in groups if group]
 
 
 @given(collectives=st.lists(INTERVAL, min_size=1, max_size=6), work=INTERVALS)
@@ -67,21 +67,21 @@ def test_time_is_exposed_if_a_collective_ends_when_work_continues_or_shortly_aft
         np.array([start for start, _ in work], dtype=np.int64),
         np.array([start + length for start, length in work], dtype=np.int64),
     )
-    found = find_exposed_waits(ctx.events, rows, working, 0, END_NS)
-    mine = {moment for start, end in found.pairs() for moment in range(start, end)}
+    waits = find_exposed_waits(ctx.events, rows, working, 0, END_NS)
+    mine = {moment for start, end in waits.pairs() for moment in range(start, end)}
     expected = set()
     for start, length in collectives:
         end = start + length
         pauses = [
-            each
-            for each in pauses_within(work, start, min(end, END_NS))
-            if 4 * (end - each[-1] - 1) <= len(each)
+            pause
+            for pause in pauses_within(work, start, min(end, END_NS))
+            if 4 * (end - pause[-1] - 1) <= len(pause)
         ]
-        longest = max((len(each) for each in pauses), default=0)
-        expected.update(next((each for each in pauses if len(each) == longest), []))
+        longest = max((len(pause) for pause in pauses), default=0)
+        expected.update(next((pause for pause in pauses if len(pause) == longest), []))
     assert mine == expected
-    shares = wait_by_collective(ctx.events, rows, found)
-    assert shares.sum() == found.total_ns == len(mine)
+    shares = wait_by_collective(ctx.events, rows, waits)
+    assert shares.sum() == waits.total_ns == len(mine)
     assert (shares >= 0).all()
 
 

@@ -39,10 +39,12 @@ def test_overhead_of_a_call_extends_to_the_end_of_its_scatter(
     calls = data_parallel_calls(ctx.events, ctx.tree)
     assert [ctx.events.name_of(int(row)) for row in calls] == ["DataParallel.forward"] * 3
     wrapper = measure_data_parallel(ctx.events, ctx.tree, ctx.launches, calls)
-    events = [one for one in json.loads(path.read_text())["traceEvents"] if one.get("ph") == "X"]
-    begins = sorted(one["ts"] for one in events if one["name"] == "DataParallel.forward")
-    ends = sorted(one["ts"] + one["dur"] for one in events if one["name"] == "Scatter")
+    events = [
+        event for event in json.loads(path.read_text())["traceEvents"] if event.get("ph") == "X"
+    ]
+    begins = sorted(event["ts"] for event in events if event["name"] == "DataParallel.forward")
+    ends = sorted(event["ts"] + event["dur"] for event in events if event["name"] == "Scatter")
     assert len(ends) == 3
     expected = [(end - begin) * 1000 for begin, end in zip(begins, ends, strict=True)]
-    found = [end - start for start, end in wrapper.on_host.pairs()]
-    assert found == pytest.approx(expected, abs=2)
+    spans_ns = [end - start for start, end in wrapper.on_host.pairs()]
+    assert spans_ns == pytest.approx(expected, abs=2)

@@ -48,10 +48,10 @@ def changed(calls: list[Call], collectives: set[int], rank: int, **given: object
 def test_a_rank_that_calls_another_kind_type_or_size_is_found(
     given: dict[str, object], other: CollectiveCall
 ) -> None:
-    (each,) = found(changed(job(), {6, 7}, 3, **given))
-    assert (each.number, each.step, each.n) == (6, None, 2)
-    assert each.calls == ((REDUCED, (0, 1, 2)), (other, (3,)))
-    assert each.ranks == (0, 1, 2, 3)
+    (disagreement,) = found(changed(job(), {6, 7}, 3, **given))
+    assert (disagreement.number, disagreement.step, disagreement.n) == (6, None, 2)
+    assert disagreement.calls == ((REDUCED, (0, 1, 2)), (other, (3,)))
+    assert disagreement.ranks == (0, 1, 2, 3)
 
 
 def test_ranks_that_agree_are_silent_on_other_clocks_and_in_other_windows() -> None:
@@ -64,9 +64,9 @@ def test_ranks_that_agree_are_silent_on_other_clocks_and_in_other_windows() -> N
 def test_without_numbers_a_step_with_fewer_calls_is_found() -> None:
     calls = job(numbered=False)
     lacking = [call for call in calls if (call.collective, call.rank) != (5, 2)]
-    (each,) = found(lacking)
-    assert (each.number, each.step, each.n) == (None, 2, 1)
-    assert each.calls == ((REDUCED, (0, 1, 3)), (CollectiveCall(), (2,)))
+    (disagreement,) = found(lacking)
+    assert (disagreement.number, disagreement.step, disagreement.n) == (None, 2, 1)
+    assert disagreement.calls == ((REDUCED, (0, 1, 3)), (CollectiveCall(), (2,)))
 
 
 def test_without_numbers_and_without_the_calls_of_the_host_nothing_is_known() -> None:
@@ -95,5 +95,5 @@ def test_other_groups_and_sends_are_not_compared() -> None:
 def test_calls_of_one_coalescing_region_have_one_number() -> None:
     calls = [replace(call, seq=call.collective // 2) for call in job()]
     assert found(calls) == []
-    (each,) = found(changed(calls, {7}, 0, n_elements=3))
-    assert (each.number, each.n) == (3, 1)
+    (disagreement,) = found(changed(calls, {7}, 0, n_elements=3))
+    assert (disagreement.number, disagreement.n) == (3, 1)

@@ -43,8 +43,11 @@ def gloo_calls(n_ranks: int = 2, n: int = 6) -> list[CollectiveCalls]:
             element_type="",
             launched_ns=begins,
         )
-    found = [each.calls for each in ranks_of(calls)]
-    return [replace(each, returned_ns=each.issued_ns + 40 * US) for each in found]
+    rank_calls = [rank.calls for rank in ranks_of(calls)]
+    return [
+        replace(calls_of_rank, returned_ns=calls_of_rank.issued_ns + 40 * US)
+        for calls_of_rank in rank_calls
+    ]
 
 
 def gloo_record(rank: int, n: int = 6, after_ns: int = 20 * US) -> FlightRecord:
@@ -65,26 +68,26 @@ def gloo_record(rank: int, n: int = 6, after_ns: int = 20 * US) -> FlightRecord:
 def completed(
     every: list[CollectiveCalls], records: list[FlightRecord | None]
 ) -> list[CollectiveCalls]:
-    packed = [[] if each is None else [PackedRecord.of(each)] for each in records]
-    return [each.value for each in with_records([*map(Packed, every)], packed, 2)]
+    packed = [[] if record is None else [PackedRecord.of(record)] for record in records]
+    return [value.value for value in with_records([*map(Packed, every)], packed, 2)]
 
 
 def seqs(calls: list[CollectiveCalls]) -> list[list[int]]:
-    return [each.seq.tolist() for each in calls]
+    return [call.seq.tolist() for call in calls]
 
 
 def test_each_call_of_gloo_gets_its_group_number_and_sizes() -> None:
     every, records = gloo_calls(), [gloo_record(rank) for rank in range(2)]
     assert [
-        find_recorded_calls(each, record).tolist()
-        for each, record in zip(every, records, strict=True)
+        find_recorded_calls(calls_of_rank, record).tolist()
+        for calls_of_rank, record in zip(every, records, strict=True)
     ] == [[0, 1, 2, 3, 4, 5]] * 2
-    one, two = completed(every, [*records])
-    assert one.seq.tolist() == two.seq.tolist() == [1, 1, 2, 2, 3, 3]
-    assert one.n_in.tolist() == [10, 20] * 3
-    assert set(one.element_type) == {"Float"}
-    groups = [one.groups[number] for number in one.group.tolist()]
-    assert [(each.name, each.ranks) for each in groups[:2]] == [("0", (0, 1)), ("7", None)]
+    first_end, two = completed(every, [*records])
+    assert first_end.seq.tolist() == two.seq.tolist() == [1, 1, 2, 2, 3, 3]
+    assert first_end.n_in.tolist() == [10, 20] * 3
+    assert set(first_end.element_type) == {"Float"}
+    groups = [first_end.groups[number] for number in first_end.group.tolist()]
+    assert [(group.name, group.ranks) for group in groups[:2]] == [("0", (0, 1)), ("7", None)]
 
 
 def test_without_the_dumps_of_all_ranks_nothing_changes() -> None:
@@ -98,8 +101,8 @@ def test_without_the_dumps_of_all_ranks_nothing_changes() -> None:
 def test_calls_of_other_kinds_are_not_joined() -> None:
     record = gloo_record(0)
     calls = (replace(record.calls[0], name="gloo:broadcast"), *record.calls[1:])
-    found = find_recorded_calls(gloo_calls()[0], replace(record, calls=calls))
-    assert found.tolist() == [NO_CALL, 1, 2, 3, 4, 5]
+    row = find_recorded_calls(gloo_calls()[0], replace(record, calls=calls))
+    assert row.tolist() == [NO_CALL, 1, 2, 3, 4, 5]
 
 
 def test_numbers_match_what_order_cannot() -> None:
@@ -135,7 +138,7 @@ def test_numbers_match_what_order_cannot() -> None:
     ranks = ranks_of(collective(0, [0, 0], US))
     joined = completed(every, [*records])
     matched = match_collectives(
-        [replace(rank, calls=own) for rank, own in zip(ranks, joined, strict=True)]
+        [replace(rank, calls=rank_calls) for rank, rank_calls in zip(ranks, joined, strict=True)]
     )
     assert len(matched.first) == 5
     assert len(matched.members) == 10
@@ -148,7 +151,7 @@ def test_all_collectives_of_a_gloo_job_are_joined() -> None:
     assert report.collectives.matched_share == 1
     (group,) = report.collectives.groups
     assert (group.group, group.description, group.ranks) == ("0", "default_pg", (0, 1, 2, 3))
-    assert [(each.rank, each.n) for each in group.last] == [(2, 8)]
+    assert [(rank.rank, rank.n) for rank in group.last] == [(2, 8)]
     # Every all-reduce is of 74,112 floats: 2 * 3/4 of their bytes per rank.
     n_bytes = 8 * 74_112 * 4 * 2 * 3 / 4
     assert group.bus_bytes_per_s == pytest.approx(n_bytes / (group.transfer_ns / 1e9), rel=1e-6)
@@ -165,8 +168,8 @@ def records_of(*dumps: object) -> list[PackedRecord]:
 
 
 def blocked(*dumps: object) -> BlockedCollective:
-    (found,) = find_blocked(records_of(*dumps))
-    return found
+    (hang,) = find_blocked(records_of(*dumps))
+    return hang
 
 
 DONE = [entry(1, line=10), entry(2, line=11)]
@@ -174,9 +177,13 @@ DONE = [entry(1, line=10), entry(2, line=11)]
 
 def test_the_rank_that_did_not_call_is_named() -> None:
     hangs = dump([*DONE, waiting(3, line=12)])
-    found = blocked(hangs, dump(DONE), hangs)
-    assert (found.reason, found.absent, sorted(found.called)) == ("absent", (1,), [0, 2])
-    assert (found.first_call.seq, found.last[1].seq) == (3, 2)
+    hangs_found = blocked(hangs, dump(DONE), hangs)
+    assert (hangs_found.reason, hangs_found.absent, sorted(hangs_found.called)) == (
+        "absent",
+        (1,),
+        [0, 2],
+    )
+    assert (hangs_found.first_call.seq, hangs_found.last[1].seq) == (3, 2)
 
 
 @pytest.mark.parametrize(
@@ -185,9 +192,9 @@ def test_the_rank_that_did_not_call_is_named() -> None:
     ids=["kind", "size", "type"],
 )
 def test_ranks_that_call_something_else_are_named(other: dict[str, Any]) -> None:
-    one, two = dump([*DONE, waiting(3)]), dump([*DONE, waiting(3, **other)])
-    found = blocked(one, two, one)
-    assert (found.reason, found.first_call.seq, sorted(found.called)) == ("different", 3, [0, 1, 2])
+    waiting_dump, two = dump([*DONE, waiting(3)]), dump([*DONE, waiting(3, **other)])
+    hang = blocked(waiting_dump, two, waiting_dump)
+    assert (hang.reason, hang.first_call.seq, sorted(hang.called)) == ("different", 3, [0, 1, 2])
 
 
 def test_sizes_of_scatters_and_all_to_alls_may_differ() -> None:
@@ -204,9 +211,9 @@ def test_an_all_gather_has_the_same_output_on_all_ranks() -> None:
 def test_ranks_that_agree_and_have_timed_out_are_stuck() -> None:
     timed_out = dump([*DONE, entry(3, state="started", retired=True)])
     late = dump([*DONE, entry(3, state="scheduled", retired=True)])
-    found = blocked(timed_out, late, timed_out)
-    assert found.reason == "stuck"
-    assert {rank: call.progress for rank, call in found.called.items()} == {
+    hang = blocked(timed_out, late, timed_out)
+    assert hang.reason == "stuck"
+    assert {rank: call.progress for rank, call in hang.called.items()} == {
         0: "started",
         1: "scheduled",
         2: "started",
@@ -214,8 +221,8 @@ def test_ranks_that_agree_and_have_timed_out_are_stuck() -> None:
 
 
 def test_one_dump_tells_what_its_rank_waits_for() -> None:
-    found = blocked(None, dump([*DONE, waiting(3)]))
-    assert (found.reason, list(found.called)) == ("waiting", [1])
+    hang = blocked(None, dump([*DONE, waiting(3)]))
+    assert (hang.reason, list(hang.called)) == ("waiting", [1])
 
 
 def test_ranks_at_the_same_point_are_not_blocked() -> None:
@@ -233,25 +240,25 @@ def test_calls_without_a_group_of_all_ranks_are_judged_among_its_ranks() -> None
     tp: dict[str, Any] = {"process_group": ["5", "tp"]}
     data = dump([*DONE, waiting(1, **tp)])
     data["pg_config"]["5"] = {"name": "5", "desc": "tp", "ranks": "[0, 1]"}
-    other = dump(DONE)
-    other["pg_config"] = data["pg_config"]
-    found = blocked(data, other, dump(DONE))
-    assert (found.group.name, found.absent, found.last) == ("5", (1,), {}), "never called in it"
+    other_dump = dump(DONE)
+    other_dump["pg_config"] = data["pg_config"]
+    hang = blocked(data, other_dump, dump(DONE))
+    assert (hang.group.name, hang.absent, hang.last) == ("5", (1,), {}), "never called in it"
 
 
 def test_dumps_beside_windows_show_no_progress_but_differences() -> None:
     ahead = own(dump([*DONE, waiting(3)]), 0, is_end=False)
     behind = own(dump(DONE), 1, is_end=False)
     assert find_blocked(records_of(ahead, behind)) == []
-    other = own(dump([*DONE, waiting(3, "broadcast")]), 1, is_end=False)
-    assert blocked(ahead, other).reason == "different"
+    other_group = own(dump([*DONE, waiting(3, "broadcast")]), 1, is_end=False)
+    assert blocked(ahead, other_group).reason == "different"
 
 
 def test_a_rank_that_ends_early_is_absent() -> None:
     hangs = own(dump([*DONE, waiting(3)]), 0, stopped_by="RuntimeError")
     ended = own(dump(DONE), 1, written_ns=NS + 2 * S)
-    found = blocked(hangs, ended)
-    assert (found.absent, found.waited_ns) == ((1,), 97 * S)
+    hang = blocked(hangs, ended)
+    assert (hang.absent, hang.waited_ns) == ((1,), 97 * S)
 
 
 def test_ranks_that_are_stopped_from_outside_are_not_blocked() -> None:
@@ -264,8 +271,8 @@ def test_ranks_that_are_stopped_from_outside_are_not_blocked() -> None:
         == []
     )
     written["written_ns"] = NS + 9 * S
-    found = blocked(own(dump([*DONE, waiting(3)]), 0, **written), own(dump(DONE), 1, **written))
-    assert found.waited_ns == 6 * S
+    hang = blocked(own(dump([*DONE, waiting(3)]), 0, **written), own(dump(DONE), 1, **written))
+    assert hang.waited_ns == 6 * S
 
 
 def test_a_failed_call_of_gloo_is_a_blocked_one() -> None:
@@ -281,8 +288,8 @@ def p2p(name: str) -> dict[str, Any]:
 
 
 def test_a_send_without_a_receive_is_named() -> None:
-    found = blocked(dump([p2p("send 0->2")]), dump([]), dump(DONE))
-    assert (found.absent, list(found.called), found.last[2].seq) == ((2,), [0], 2)
+    hang = blocked(dump([p2p("send 0->2")]), dump([]), dump(DONE))
+    assert (hang.absent, list(hang.called), hang.last[2].seq) == ((2,), [0], 2)
     both = records_of(dump([p2p("send 0->2")]), dump([]), dump([p2p("recv 2<-0")]))
     assert find_blocked(both) == []
 
@@ -295,14 +302,14 @@ def test_whichever_ranks_stop_first_are_named(n_ranks: int, n: int, data: st.Dat
     dumps = [
         dump([*(entry(seq) for seq in range(1, count)), waiting(count)], ranks) for count in counts
     ]
-    found = find_blocked(records_of(*dumps))
+    hangs = find_blocked(records_of(*dumps))
     low = min(counts)
     if max(counts) == low:
-        assert found == []
+        assert hangs == []
     else:
-        (one,) = found
-        assert one.absent == tuple(rank for rank, count in enumerate(counts) if count == low)
-        assert one.first_call.seq == low + 1
+        (hang,) = hangs
+        assert hang.absent == tuple(rank for rank, count in enumerate(counts) if count == low)
+        assert hang.first_call.seq == low + 1
 
 
 def test_the_calls_of_one_rank_at_a_time_are_in_memory() -> None:
@@ -316,11 +323,11 @@ def test_the_calls_of_one_rank_at_a_time_are_in_memory() -> None:
         records = records_of(late, *[data] * (n_ranks - 1))
         tracemalloc.start()
         try:
-            (found,) = find_blocked(records)
+            (hang,) = find_blocked(records)
             return tracemalloc.get_traced_memory()[1]
         finally:
             tracemalloc.stop()
-            assert (found.absent, len(found.called)) == ((0,), n_ranks - 1)
+            assert (hang.absent, len(hang.called)) == ((0,), n_ranks - 1)
 
     few, many = peak_bytes(2), peak_bytes(12)
     assert many - few < 0.1 * few, "10 ranks more"
@@ -328,6 +335,6 @@ def test_the_calls_of_one_rank_at_a_time_are_in_memory() -> None:
 
 def test_calls_with_the_same_stack_share_it() -> None:
     stack = [{"filename": "/v/train.py", "line": 3, "name": "step"}]
-    one, two = convert_dump(dump([entry(1, frames=stack), entry(2, frames=stack)]), "").calls
-    assert one.frames is two.frames
-    assert one.inputs is two.inputs
+    first_call, two = convert_dump(dump([entry(1, frames=stack), entry(2, frames=stack)]), "").calls
+    assert first_call.frames is two.frames
+    assert first_call.inputs is two.inputs

@@ -20,7 +20,7 @@ def report(
 ) -> Report:
     """The report on a chain of ranks in which each sends to the next one, four times per step."""
     for rank in range(n_ranks):
-        listed = [list(range(n_ranks)), *(each for each in groups if rank in each)]
+        listed = [list(range(n_ranks)), *(group for group in groups if rank in group)]
         b = TraceBuilder(
             device_names=(),
             head={
@@ -67,19 +67,19 @@ def test_their_other_rank_is_an_input_of_the_operator(tmp_path: Path) -> None:
     collectives = report(tmp_path, 3).collectives
     assert collectives is not None
     assert (collectives.matched_share, collectives.unmatched) == (1.0, ())
-    assert sum(each.n for each in collectives.groups) == 3 * 4 * 2
+    assert sum(group.n for group in collectives.groups) == 3 * 4 * 2
 
 
 @pytest.mark.parametrize("groups", [(), ([0, 2], [1, 2])], ids=["no shapes", "several groups"])
 def test_without_their_other_rank_they_are_not_matched(
     tmp_path: Path, groups: tuple[list[int], ...]
 ) -> None:
-    found = report(tmp_path, 3, has_inputs=bool(groups), groups=groups)
-    assert found.collectives is not None
-    assert found.collectives.matched_share == 0
-    assert [each.reason for each in found.collectives.unmatched] == ["unknown-peer"]
-    assert not [each.rule for each in found.findings if each.rule == "COM004"]
-    (headline,) = describe_job(found)
+    analysis = report(tmp_path, 3, has_inputs=bool(groups), groups=groups)
+    assert analysis.collectives is not None
+    assert analysis.collectives.matched_share == 0
+    assert [unmatched.reason for unmatched in analysis.collectives.unmatched] == ["unknown-peer"]
+    assert not [finding.rule for finding in analysis.findings if finding.rule == "COM004"]
+    (headline,) = describe_job(analysis)
     assert headline == (
         "Only 0% of the calls of collectives could be matched: record sends and receives with "
         "`record_shapes=True`."

@@ -24,19 +24,22 @@ def context(job: JobBuilder, folder: Path) -> JobContext:
 def of_files(paths: Sequence[Path]) -> JobContext:
     options = AnalysisOptions(select=("COM004",))
     ranks = [study(path, options).build_rank_report() for path in paths]
-    known = [each for each in ranks if each is not None]
-    return JobContext(tuple(sorted(known, key=lambda each: each.rank)))
+    recorded = [rank for rank in ranks if rank is not None]
+    return JobContext(tuple(sorted(recorded, key=lambda rank: rank.rank)))
 
 
 def recorded_ns(ctx: JobContext) -> int:
     """From the start of the first step on the last rank to the end of the last on any."""
     clocks, calls = ctx.matches.clocks, ctx.matches.calls
-    activities = [each.activity for each in ctx.ranks if each.activity is not None]
-    starts = [each.step_starts_ns[:1] for each in activities]
-    ends = [each.step_ends_ns[-1:] for each in activities]
+    activities = [rank.activity for rank in ctx.ranks if rank.activity is not None]
+    starts = [activity.step_starts_ns[:1] for activity in activities]
+    ends = [activity.step_ends_ns[-1:] for activity in activities]
     clock = [calls.clock[i : i + 1] for i in range(len(ctx.ranks))]
     at = [
-        [int(clocks.corrected(c, each)[0]) for c, each in zip(clock, moments, strict=True)]
+        [
+            int(clocks.corrected(c, moment_ns)[0])
+            for c, moment_ns in zip(clock, moments, strict=True)
+        ]
         for moments in (starts, ends)
     ]
     return max(at[1]) - max(at[0])
@@ -55,7 +58,7 @@ def test_a_replay_without_changes_takes_what_was_recorded(
     for _ in range(2):
         with job.step():
             for kind, slow in program:
-                job.compute([each * MS for each in slow])
+                job.compute([duration_ms * MS for duration_ms in slow])
                 if kind == "send":
                     job.send(0, 1, MS // 2)
                 elif kind == "back":
@@ -131,9 +134,9 @@ def test_too_few_matches_tell_nothing(tmp_path: Path) -> None:
         with job.step():
             job.compute(MS)
             job.collective("all-reduce", MS)
-    kernels = [each for each in job.ranks[1].events if each.name.startswith("nccl")]
-    for each in kernels[:3]:
-        job.ranks[1].events.remove(each)
+    kernels = [event for event in job.ranks[1].events if event.name.startswith("nccl")]
+    for kernel in kernels[:3]:
+        job.ranks[1].events.remove(kernel)
     assert context(job, tmp_path).what_if.summarize() is None
 
 
@@ -146,11 +149,11 @@ def test_slowdowns_are_those_of_the_authors_of_the_recordings(
     name: str, ratio: float, worker: float, stage: float
 ) -> None:
     ctx = of_files(sorted((CORPUS / "ranks" / name).glob("rank*.json.gz")))
-    found = ctx.what_if.summarize()
-    assert found is not None
-    assert found.ratio == pytest.approx(ratio, rel=0.01)
-    assert found.ranks[0].share == pytest.approx(worker, rel=0.015, abs=0.002)
-    assert found.stages[-1].share == pytest.approx(stage, rel=0.01, abs=0.001)
+    summary = ctx.what_if.summarize()
+    assert summary is not None
+    assert summary.ratio == pytest.approx(ratio, rel=0.01)
+    assert summary.ranks[0].share == pytest.approx(worker, rel=0.015, abs=0.002)
+    assert summary.stages[-1].share == pytest.approx(stage, rel=0.01, abs=0.001)
     # 1.9% and 0.7% of the time are launch delays that the authors remove as well.
-    assert 0 < found.unexplained_share < 0.03
+    assert 0 < summary.unexplained_share < 0.03
     assert ctx.what_if.recorded_ns == pytest.approx(recorded_ns(ctx), abs=MS)

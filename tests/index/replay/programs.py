@@ -128,9 +128,9 @@ def _do(b: TraceBuilder, action: Action, played: Played, factor: float, wait: in
                 named = [("node", round(ns * factor)) for ns in kernels]
                 b.graph_launch(named, stream=stream)
         case ("event", stream, ns):
-            other = STREAMS[stream == STREAMS[0]]
+            other_stream = STREAMS[stream == STREAMS[0]]
             with b.op("aten::wait"):
-                event_ns = b.record_event(stream=other)
+                event_ns = b.record_event(stream=other_stream)
                 b.wait_for_event(event_ns, stream=stream)
             _do(b, ("kernel", stream, ns), played, factor, wait)
         case ("batch", ns):
@@ -139,14 +139,14 @@ def _do(b: TraceBuilder, action: Action, played: Played, factor: float, wait: in
             b.fill(4096, round(ns * factor))
         case ("backward", inner, ns):
             with b.thread(BACKWARD_THREAD), b.op("backward", self_ns=ns):
-                for each in inner:
-                    _do(b, each, played, factor, wait)
+                for child in inner:
+                    _do(b, child, played, factor, wait)
         case ("replicas", replicas, ns):
             for number, (inner, own_ns) in enumerate(replicas, 1):
                 b.advance(ns)
                 with b.thread(BACKWARD_THREAD + number), b.op("replica", self_ns=own_ns):
-                    for each in inner:
-                        _do(b, each, played, factor, wait)
+                    for child in inner:
+                        _do(b, child, played, factor, wait)
         case ("item", ns):
             with b.op("aten::item"), b.op("aten::_local_scalar_dense", self_ns=1_000):
                 b.copy("DtoH (Device -> Pinned)", 4, round(ns * factor), blocking=False)

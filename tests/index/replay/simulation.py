@@ -79,7 +79,7 @@ class Work:
     submitted: int | None = None
     call: Span | None = None
     before: "Work | None" = None
-    other: "Work | None" = None
+    waited_for: "Work | None" = None
     extra: int = 0
     missing: int = 0
     followers: list["Work"] = field(default_factory=list)
@@ -116,11 +116,11 @@ class Simulation:
     def __init__(self, source: Path | bytes, ignored: Collection[Key] = ()) -> None:
         spans = list(_spans(source))
         self.host = sorted(
-            (each for each in spans if each.cat in HOST), key=lambda s: (s.begin, -s.end)
+            (span for span in spans if span.cat in HOST), key=lambda s: (s.begin, -s.end)
         )
-        self.calls = [each for each in self.host if each.cat in CALLS]
-        self.works = self._works([each for each in spans if each.cat in DEVICE])
-        self.overhead = [each for each in spans if each.cat == "overhead"]
+        self.calls = [span for span in self.host if span.cat in CALLS]
+        self.works = self._works([span for span in spans if span.cat in DEVICE])
+        self.overhead = [span for span in spans if span.cat == "overhead"]
         self.waits = self._waits()
         self._usual_latencies()
         hidden = self._unrecorded(ignored)
@@ -159,11 +159,11 @@ class Simulation:
         return works
 
     def _waits(self) -> list[Wait]:
-        own = {id(work.call): work for work in self.works if work.call is not None}
+        work_of_call = {id(work.call): work for work in self.works if work.call is not None}
         blocking = []
         reached: dict[Thread, int] = {}
         for call in self.calls:
-            copy = own.get(id(call))
+            copy = work_of_call.get(id(call))
             if call.begin < reached.get(call.where, -1) or not _blocks(call, copy):
                 continue
             reached[call.where] = call.end
@@ -173,7 +173,7 @@ class Simulation:
             streams[work.span.where].append(work)
         for queue in streams.values():
             queue.sort(key=lambda work: work.span.begin)
-        found = []
+        waits = []
         for call, copy in blocking:
             limit = call.end + CLOCK_ERROR
             if copy is not None and copy.span.end <= limit:
@@ -191,8 +191,8 @@ class Simulation:
                     targets = [max(targets, key=lambda work: work.span.end)]
             wait = Wait(call, targets)
             wait.waited = any(work.span.end > call.begin for work in targets)
-            found.append(wait)
-        return found
+            waits.append(wait)
+        return waits
 
     def _usual_latencies(self) -> None:
         last: dict[Stream, Work] = {}
@@ -235,7 +235,7 @@ class Simulation:
             [(w.span.begin, w.span.end) for w in ordered]
             + [(o.begin, o.end) for o in self.overhead]
         )
-        found = []
+        hidden = []
         inside = []
         copies = {id(work.call): work for work in ordered if work.call is not None}
         for wait in self.waits:
@@ -249,7 +249,7 @@ class Simulation:
         for begin, end in in_calls:
             if end - begin <= SHORT + self.launching:
                 continue
-            wait = [each for each in self.waits if each.span.begin <= begin][-1]
+            wait = [wait for wait in self.waits if wait.span.begin <= begin][-1]
             later = [work for work in ordered if work.span.begin >= end]
             stream = max(wait.works, key=lambda w: w.span.end).span.where if wait.works else None
             if later and later[0].span.begin - end < SHORT:
@@ -257,9 +257,9 @@ class Simulation:
                 if submitted is None or submitted < begin:
                     stream = later[0].span.where
             stream = ordered[0].span.where if stream is None else stream
-            found.append(Work(Span("kernel", "", begin, end, stream, {}), wait.span.begin))
-        return found + self._within_graphs(
-            _merged(busy + [(w.span.begin, w.span.end) for w in found])
+            hidden.append(Work(Span("kernel", "", begin, end, stream, {}), wait.span.begin))
+        return hidden + self._within_graphs(
+            _merged(busy + [(w.span.begin, w.span.end) for w in hidden])
         )
 
     def _within_graphs(self, busy: list[tuple[int, int]]) -> list[Work]:
@@ -268,7 +268,7 @@ class Simulation:
         spans: dict[int, list[Work]] = defaultdict(list)
         for work in of_graphs:
             spans[id(work.call)].append(work)
-        found = []
+        waits_in_graphs = []
         whole = _merged(
             (min(w.span.begin for w in works), max(w.span.end for w in works))
             for works in spans.values()
@@ -279,8 +279,8 @@ class Simulation:
                     (w for w in of_graphs if w.span.begin >= end), key=lambda w: w.span.begin
                 )
                 place = Span("kernel", "", begin, end, later.span.where, {})
-                found.append(Work(place, later.submitted))
-        return found
+                waits_in_graphs.append(Work(place, later.submitted))
+        return waits_in_graphs
 
     def _order_streams(self) -> None:  # noqa: C901  (one rule after another)
         self.works.sort(key=lambda work: work.span.begin)
@@ -303,22 +303,22 @@ class Simulation:
         ends = [work.span.end for work in by_end]
         for work in self.works:
             began = work.span.begin
-            other = None
+            predecessor = None
             for place in range(bisect_right(ends, began + self.switching) - 1, -1, -1):
-                each = by_end[place]
+                candidate = by_end[place]
                 if (
-                    each.span.where != work.span.where
-                    and each.span.begin < began
-                    and (each.submitted or 0) <= (work.submitted or began)
+                    candidate.span.where != work.span.where
+                    and candidate.span.begin < began
+                    and (candidate.submitted or 0) <= (work.submitted or began)
                 ):
-                    other = each
+                    predecessor = candidate
                     break
-            if other is None:
+            if predecessor is None:
                 continue
             ready = self._ready(work, {})
-            late = other.span.end > ready and began - ready > CLOCK_ERROR
-            if id(work) in told or (late and began - other.span.end <= SHORT):
-                work.other = other
+            late = predecessor.span.end > ready and began - ready > CLOCK_ERROR
+            if id(work) in told or (late and began - predecessor.span.end <= SHORT):
+                work.waited_for = predecessor
 
     def _ready(self, work: Work, ends: dict[int, int], submitted: int | None = None) -> int:
         """When work can begin, with the ends of other work and its submission, or as recorded."""
@@ -326,25 +326,30 @@ class Simulation:
         at = work.submitted if submitted is None else submitted
         if work.call is not None and at is not None:
             moments.append(at + self.launching)
-        others = [each for each in (work.before, work.other) if each is not None]
-        moments += [ends.get(id(each), each.span.end) + self.switching for each in others]
+        predecessors = [
+            work_before for work_before in (work.before, work.waited_for) if work_before is not None
+        ]
+        moments += [
+            ends.get(id(work_before), work_before.span.end) + self.switching
+            for work_before in predecessors
+        ]
         return max(moments)
 
     def _extras(self) -> None:
         for work in self.works:
             ready = self._ready(work, {})
             work.extra = work.span.begin - ready if ready > -(1 << 60) else 0
-            for each in (work.before, work.other):
-                if each is not None:
-                    each.followers.append(work)
+            for work_before in (work.before, work.waited_for):
+                if work_before is not None:
+                    work_before.followers.append(work)
         for wait in self.waits:
             wait.extra = wait.span.end - self._returns(wait, wait.span.begin, {})
 
     def _returns(self, wait: Wait, entered: int, ends: dict[int, int]) -> int:
         span = wait.span
-        own = min(self.calling[span.name], span.dur) if wait.waited else span.dur
+        own_ns = min(self.calling[span.name], span.dur) if wait.waited else span.dur
         done = [ends.get(id(work), work.span.end) for work in wait.works]
-        return max([entered + own, *(end + self.returning[span.name] for end in done)])
+        return max([entered + own_ns, *(end + self.returning[span.name] for end in done)])
 
     def _actions(self) -> dict[Thread, list[Action]]:
         waiting = {id(wait.span): wait for wait in self.waits}
@@ -403,16 +408,16 @@ class Simulation:
                 continue
             starts = sorted(span.begin for span in spans)
             stops = sorted(span.end for span in spans)
-            found = []
+            active_pauses = []
             n_inside = 0
             for begin, end in pauses:
                 inside = starts[bisect_left(starts, begin) : bisect_left(starts, end)]
                 inside += stops[bisect_right(stops, begin) : bisect_right(stops, end)]
                 n_inside += len(inside)
                 if inside and min(inside) < max(inside):
-                    found.append((begin, end, min(inside), max(inside)))
+                    active_pauses.append((begin, end, min(inside), max(inside)))
             helps_only = n_inside == 2 * len(spans)
-            for begin, end, first, last in found:
+            for begin, end, first, last in active_pauses:
                 if helps_only or 2 * (last - first) >= end - begin:
                     in_pause[begin, end].append((first, last, thread))
         for pause, active in in_pause.items():
@@ -484,7 +489,7 @@ class _Run:
     def result(self) -> list[tuple[Key, int]]:
         for work in self.recording.works:
             work.missing = (
-                (work.call is not None) + (work.before is not None) + (work.other is not None)
+                (work.call is not None) + (work.before is not None) + (work.waited_for is not None)
             )
             if not work.missing:
                 self.at(work.span.begin, partial(self.begin, work))
@@ -588,17 +593,20 @@ def _spans(source: Path | bytes) -> Iterable[Span]:
     text = source if isinstance(source, bytes) else gzip.decompress(source.read_bytes())
     document = json.loads(text, parse_float=Decimal, strict=False)
     events = document if isinstance(document, list) else document["traceEvents"]
-    events = [each for each in events if each.get("ph") == "X" and "dur" in each]
-    first = min((Decimal(each["ts"]) for each in events), default=Decimal(0))
-    for each in events:
-        args = each.get("args") or {}
-        cat = str(each.get("cat", "")).lower()
-        begin = int((Decimal(each["ts"]) - first) * 1000)
-        dur = int(Decimal(each["dur"]) * 1000)
-        where = (str(each["pid"]), str(each["tid"]))
+    events = [event for event in events if event.get("ph") == "X" and "dur" in event]
+    first = min((Decimal(event["ts"]) for event in events), default=Decimal(0))
+    for raw_event in events:
+        args = raw_event.get("args") or {}
+        cat = str(raw_event.get("cat", "")).lower()
+        begin = int((Decimal(raw_event["ts"]) - first) * 1000)
+        dur = int(Decimal(raw_event["dur"]) * 1000)
+        where = (str(raw_event["pid"]), str(raw_event["tid"]))
         if cat in DEVICE:
-            where = (str(args.get("device", each["pid"])), str(args.get("stream", each["tid"])))
-        yield Span(cat, each["name"], begin, begin + max(dur, 0), where, args)
+            where = (
+                str(args.get("device", raw_event["pid"])),
+                str(args.get("stream", raw_event["tid"])),
+            )
+        yield Span(cat, raw_event["name"], begin, begin + max(dur, 0), where, args)
 
 
 def _is_sync(name: str) -> bool:

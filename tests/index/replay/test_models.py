@@ -67,9 +67,9 @@ def keys(ctx: Context, rows: Rows) -> set[Key]:
 def simulated(
     simulation: Simulation, removed: set[Key], shorter: set[Key], factor: float
 ) -> tuple[int, list[int]]:
-    found = simulation.run(removed=removed, shorter=shorter, factor=factor)
-    of_threads = [at for (_, start), at in found if start < 0]
-    of_work = [at for (name, start), at in found if start >= 0 and name]
+    simulated = simulation.run(removed=removed, shorter=shorter, factor=factor)
+    of_threads = [at for (_, start), at in simulated if start < 0]
+    of_work = [at for (name, start), at in simulated if start >= 0 and name]
     return max(of_threads, default=0), sorted(of_work)
 
 
@@ -120,7 +120,7 @@ def test_a_second_model_predicts_the_same_of_recorded_traces(path: Path) -> None
     simulation = Simulation(path, keys(ctx, calls[ignored]))
     assert {wait.span.key for wait in simulation.waits} == keys(ctx, calls)
     graph = ctx.replay.graph
-    unrecorded = [each.span.dur for each in simulation.works if not each.span.name]
+    unrecorded = [work.span.dur for work in simulation.works if not work.span.name]
     # The second model takes work that starts late outside of calls for a latency of its launch:
     # in `graph-kernels-missing` that is a third of the recording.
     hidden_ns = int(graph.dur_ns[graph.kind == NodeKind.UNRECORDED].sum())
@@ -139,10 +139,10 @@ def test_a_second_model_predicts_the_same_of_recorded_traces(path: Path) -> None
         gone = ((loads, 0.0),) if removed is loads else ()
         kept = calls[:0] if removed is loads else removed
         change = ProgramChange(calls=kept, scaled=((shorter, 0.5), *gone))
-        found = ends(ctx, ctx.replay.replay(change))
+        ends_ns = ends(ctx, ctx.replay.replay(change))
         expected = simulated(simulation, keys(ctx, removed), keys(ctx, shorter), 0.5)
-        assert found[0] == pytest.approx(expected[0], abs=allowed_ns)
-        np.testing.assert_allclose(found[1], expected[1], rtol=0, atol=allowed_ns)
+        assert ends_ns[0] == pytest.approx(expected[0], abs=allowed_ns)
+        np.testing.assert_allclose(ends_ns[1], expected[1], rtol=0, atol=allowed_ns)
 
 
 @many
@@ -178,18 +178,18 @@ def test_removing_more_of_random_recordings_never_takes_longer(
     played = play(program)
     ctx = recorded(played, folder)
     work, replay = ctx.launches.work, ctx.replay
-    some, all_ = calls_of(ctx, played, first), calls_of(ctx, played, first | more)
+    some_calls, all_ = calls_of(ctx, played, first), calls_of(ctx, played, first | more)
     host = ctx.tree.rows.astype(np.intp)
     changes = [
         ProgramChange(),
-        ProgramChange(calls=some),
+        ProgramChange(calls=some_calls),
         ProgramChange(calls=all_),
         ProgramChange(calls=all_, scaled=((work[::2], 0.5),)),
         ProgramChange(calls=all_, scaled=((work, 0.0),)),
         ProgramChange(calls=all_, scaled=((work, 0.0), (host, 0.0))),
     ]
     for hidden in (False, True):
-        lengths = [replay.length_ns(replay.replay(each, hidden=hidden)) for each in changes]
+        lengths = [replay.length_ns(replay.replay(change, hidden=hidden)) for change in changes]
         assert lengths == sorted(lengths, reverse=True)
 
 
@@ -203,12 +203,12 @@ def test_many_changes_of_random_recordings_in_one_pass_save_what_each_saves_alon
     work, host = ctx.launches.work, ctx.tree.rows.astype(np.intp)
     changes = [
         ProgramChange(
-            calls=calls_of(ctx, played, each),
+            calls=calls_of(ctx, played, rows),
             scaled=((work[i::3], 0.5), (host[i::5], i / 4), (ctx.data_waits[i:], 0.0)),
         )
-        for i, each in enumerate(chosen)
+        for i, rows in enumerate(chosen)
     ]
-    assert ctx.replay.savings(changes) == [ctx.replay.saving(each) for each in changes]
+    assert ctx.replay.savings(changes) == [ctx.replay.saving(change) for change in changes]
 
 
 @many
@@ -219,6 +219,6 @@ def test_without_its_host_a_recording_takes_at_least_the_longest_stream(
     ctx = recorded(play(program), folder)
     events, work = ctx.events, ctx.launches.work
     stream = events.stream.at(work)
-    busy_ns = max(int(events.dur_ns[work[stream == each]].sum()) for each in np.unique(stream))
+    busy_ns = max(int(events.dur_ns[work[stream == number]].sum()) for number in np.unique(stream))
     change = ProgramChange(calls=ctx.syncs.rows, host_time=((0, int(events.end_ns.max())),))
     assert ctx.replay.length_ns(ctx.replay.replay(change)) >= busy_ns

@@ -45,12 +45,12 @@ def test_the_critical_path_tiles_every_step(path: Path) -> None:
     ctx = load_context(path)
     critical, starts, ends = ctx.critical_path, *ctx.replay.windows
     for step, (start, end) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True)):
-        own = critical.step == step
-        assert critical.lengths_ns[own].sum() == end - start
-        if own.any():
-            bounds = np.append(critical.starts_ns[own], end)
+        in_step = critical.step == step
+        assert critical.lengths_ns[in_step].sum() == end - start
+        if in_step.any():
+            bounds = np.append(critical.starts_ns[in_step], end)
             assert bounds[0] == start
-            np.testing.assert_array_equal(bounds[1:], critical.ends_ns[own])
+            np.testing.assert_array_equal(bounds[1:], critical.ends_ns[in_step])
 
 
 def test_a_path_of_many_blocks_is_that_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,7 +87,7 @@ def test_removing_more_never_takes_longer(path: Path) -> None:
         ProgramChange(calls=calls, scaled=((work, 0.0), (ctx.tree.rows.astype(np.intp), 0.0))),
     ]
     for hidden in (False, True):
-        lengths = [replay.length_ns(replay.replay(each, hidden=hidden)) for each in changes]
+        lengths = [replay.length_ns(replay.replay(change, hidden=hidden)) for change in changes]
         assert lengths[0] == replay.recorded_ns
         assert lengths == sorted(lengths, reverse=True)
 
@@ -105,7 +105,7 @@ def test_many_changes_in_one_pass_save_what_each_saves_alone(path: Path) -> None
         ProgramChange(host_time=((0, int(ctx.events.end_ns.max(initial=0)) // 2),)),
         ProgramChange(captured=work[::2]),
     ]
-    assert ctx.replay.savings(changes) == [ctx.replay.saving(each) for each in changes]
+    assert ctx.replay.savings(changes) == [ctx.replay.saving(change) for change in changes]
 
 
 def test_where_the_host_runs_ahead_the_steps_are_those_of_the_device(tmp_path: Path) -> None:

@@ -80,8 +80,8 @@ def test_blocks_that_an_optimizer_step_frees_are_workspace() -> None:
     stack = np.array([0, 0, 1, NO_STACK], dtype=np.int32)
     freed = np.array([True, False, True, True])
     never = np.zeros(4, np.bool_)
-    found = use_of_blocks(stack, freed, never, find_uses(of), makes_optimizer_state(of))
-    assert [USES[each] for each in found] == [
+    uses = use_of_blocks(stack, freed, never, find_uses(of), makes_optimizer_state(of))
+    assert [USES[use] for use in uses] == [
         "workspace",
         "optimizer-state",
         "optimizer-state",
@@ -94,8 +94,8 @@ def test_recorded_blocks_without_a_stack_are_of_the_backward_pass() -> None:
     stack = np.array([NO_STACK, NO_STACK, 0], dtype=np.int32)
     is_recorded = np.array([True, False, True])
     freed = np.zeros(3, np.bool_)
-    found = use_of_blocks(stack, freed, is_recorded, find_uses(of), makes_optimizer_state(of))
-    assert [USES[each] for each in found] == ["gradient", "unknown", "activation"]
+    uses = use_of_blocks(stack, freed, is_recorded, find_uses(of), makes_optimizer_state(of))
+    assert [USES[use] for use in uses] == ["gradient", "unknown", "activation"]
 
 
 def test_profkits_own_frames_are_no_lines_of_the_user() -> None:
@@ -107,14 +107,14 @@ def test_profkits_own_frames_are_no_lines_of_the_user() -> None:
 
 def test_without_stacks_every_use_is_unknown() -> None:
     none = stacks()
-    found = use_of_blocks(
+    uses = use_of_blocks(
         np.array([NO_STACK], np.int32),
         np.array([True]),
         np.array([True]),
         find_uses(none),
         makes_optimizer_state(none),
     )
-    assert found.tolist() == [0]
+    assert uses.tolist() == [0]
 
 
 @pytest.mark.parametrize(
@@ -153,6 +153,6 @@ def test_a_block_without_a_stack_has_no_line() -> None:
 
 def test_python_frames_of_a_mixed_stack_are_in_order() -> None:
     mixed = (("??", 0, "at::empty"), CALL, ("call.c", 255, "_PyEval"), USER)
-    assert [each.line for each in find_stack_lines(stacks(mixed)).python(0)] == [1775, 12]
+    assert [frame.line for frame in find_stack_lines(stacks(mixed)).python(0)] == [1775, 12]
     assert not is_python(Frame("??", 0, "at::empty"))
     assert is_python(Frame("/Workspace/Users/u/notebook", 3, "<module>"))

@@ -70,13 +70,13 @@ def test_the_free_bytes_of_each_requests_pool_are_found(
     if not b.to_dict()["device_traces"]:
         return
     requests = memory_of(b).driver_requests
-    found = zip(
+    rows = zip(
         requests.n_bytes.tolist(),
         requests.needed_bytes.tolist(),
         requests.free_bytes.tolist(),
         strict=True,
     )
-    for (n_bytes, needed, free), truth in zip(found, expected, strict=True):
+    for (n_bytes, needed, free), truth in zip(rows, expected, strict=True):
         assert (n_bytes, needed) == truth[:2]
         # A large block that was given more than was asked for, and is gone, counts as shorter.
         assert 0 <= free - truth[2] <= len(program) * MIB
@@ -102,11 +102,9 @@ def test_common_levels_exclude_private_pools_at_every_moment() -> None:
     b.free(b.alloc(16 * MIB, pool=(0, 1)))
     b.free(held)
     memory = memory_of(b)
-    assert memory.active_bytes.tolist() == [
-        each * MIB for each in (0, 0, 14, 14, 14, 14, 14, 14, 0)
-    ]
+    assert memory.active_bytes.tolist() == [mib * MIB for mib in (0, 0, 14, 14, 14, 14, 14, 14, 0)]
     assert memory.reserved_bytes.tolist() == [
-        each * MIB for each in (0, 14, 14, 14, 14, 14, 14, 14, 14)
+        mib * MIB for mib in (0, 14, 14, 14, 14, 14, 14, 14, 14)
     ]
     assert int(memory.replay.active_bytes.max()) == (12 + 14 + 16) * MIB
 
@@ -185,14 +183,17 @@ def test_a_region_has_its_peak_and_net_bytes() -> None:
                 b.free(b.alloc(40 * MIB))
                 kept.append(b.alloc(20 * MIB))
             b.free(b.alloc(16 * MIB))
-    found = {each.name: each for each in find_annotated_regions(*_parts(b))}
-    assert list(found) == ["forward", "step"] or list(found) == ["step", "forward"]
+    region_of = {
+        annotated_region.name: annotated_region
+        for annotated_region in find_annotated_regions(*_parts(b))
+    }
+    assert list(region_of) == ["forward", "step"] or list(region_of) == ["step", "forward"]
     # In the third one 12 MiB stand from before, 40 from the first two, and 40 and 20 come to it.
     # A block of 40 MiB is split, so that the next 20 come out of it.
     peak = (12 + 20 + 20 + 40) * MIB
-    assert (found["forward"].n, found["forward"].peak_active_bytes) == (3, peak)
-    assert found["step"].peak_active_bytes == peak
-    assert found["forward"].net_active_bytes == found["step"].net_active_bytes == 60 * MIB
+    assert (region_of["forward"].n, region_of["forward"].peak_active_bytes) == (3, peak)
+    assert region_of["step"].peak_active_bytes == peak
+    assert region_of["forward"].net_active_bytes == region_of["step"].net_active_bytes == 60 * MIB
 
 
 def test_the_first_region_of_a_complete_history_is_included() -> None:
@@ -202,9 +203,9 @@ def test_the_first_region_of_a_complete_history_is_included() -> None:
     with b.frame("train.py", 3, "main"), b.region("forward"):
         b.free(b.alloc(40 * MIB))
         b.alloc(14 * MIB)
-    (found,) = find_annotated_regions(*_parts(b))
-    assert (found.name, found.n) == ("forward", 1)
-    assert (found.peak_active_bytes, found.net_active_bytes) == (52 * MIB, 14 * MIB)
+    (region,) = find_annotated_regions(*_parts(b))
+    assert (region.name, region.n) == ("forward", 1)
+    assert (region.peak_active_bytes, region.net_active_bytes) == (52 * MIB, 14 * MIB)
 
 
 @pytest.mark.parametrize("with_stacks", [False, True])
@@ -232,7 +233,9 @@ def test_a_region_that_began_before_the_history_is_excluded() -> None:
         b.alloc(14 * MIB)
         with b.region("late"):
             b.alloc(16 * MIB)
-    assert [each.name for each in find_annotated_regions(*_parts(b))] == ["late"]
+    assert [annotated_region.name for annotated_region in find_annotated_regions(*_parts(b))] == [
+        "late"
+    ]
 
 
 @settings(max_examples=60, deadline=None)

@@ -65,7 +65,7 @@ def test_a_history_without_completions_or_requests_has_no_pending_frees(kept: st
         b.free(b.alloc(8 * MIB))
     whole = b.to_dict()
     (trace,) = whole["device_traces"]
-    trace[:] = [each for each in trace if each["action"] in {"alloc", kept}]
+    trace[:] = [entry for entry in trace if entry["action"] in {"alloc", kept}]
     (memory,) = memories(b, whole)
     assert measure_peak_pending_free(memory.snapshot, memory.replay) == 0
 

@@ -127,7 +127,7 @@ def test_without_completions_requested_frees_end_all_but_pending_blocks(
     run = ran(program)
     whole = run.b.to_dict()
     for trace in whole["device_traces"]:
-        trace[:] = [each for each in trace if each["action"] != "free_completed"]
+        trace[:] = [entry for entry in trace if entry["action"] != "free_completed"]
     for memory, device in zip(memories(run.b, whole), memories(run.b), strict=True):
         replay, lost = memory.replay, device.replay
         if not (memory.snapshot.history.action == Action.FREE_REQUESTED).any():
@@ -181,8 +181,8 @@ def test_free_blocks_are_reconstructed(program: list[tuple[int, int]]) -> None:
             if given_more:
                 assert int(layout.free_bytes.sum()) >= sum(size for _, size in moment.holes)
                 continue
-            found = zip(layout.free_address.tolist(), layout.free_bytes.tolist(), strict=True)
-            assert list(found) == list(moment.holes)
+            free_ranges = zip(layout.free_address.tolist(), layout.free_bytes.tolist(), strict=True)
+            assert list(free_ranges) == list(moment.holes)
             assert layout.unreleasable_bytes + layout.releasable_bytes == int(
                 layout.free_bytes.sum()
             )
@@ -259,7 +259,7 @@ def test_every_snapshot_format_has_the_same_memory(tmp_path: Path, layout: Layou
     # Before torch 2.0 an allocation is told by the history of its block.
     told = {first.lines.location(line).place for line in first.lines.of(live.stack).tolist()}
     assert told == {"train.py:3"}
-    assert [each.label for each in (first, second)] == ["cuda:0", "cuda:1"]
+    assert [segment.label for segment in (first, second)] == ["cuda:0", "cuda:1"]
     assert (len(snapshot.history) > 0) == (layout != "segments")
     assert snapshot.notes.n_inconsistent_segments == 0
 
@@ -270,7 +270,7 @@ def test_without_completions_requested_frees_are_used() -> None:
     b.alloc(12 * MIB)
     whole = b.to_dict()
     whole["device_traces"][0] = [
-        each for each in whole["device_traces"][0] if each["action"] != "free_completed"
+        entry for entry in whole["device_traces"][0] if entry["action"] != "free_completed"
     ]
     (memory,) = Context(snapshot=convert_snapshot(whole, 10_000)).device_memories
     assert memory.replay.active_bytes.tolist() == [0, 0, 12 * MIB, 0, 12 * MIB]

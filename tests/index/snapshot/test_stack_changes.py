@@ -32,22 +32,22 @@ def brief(found: tuple[StackChange, ...]) -> list[tuple[int, int | None, int | N
     """Of each change the bytes, and the line before and after."""
     return [
         (
-            each.delta_bytes,
-            each.before.location.line if each.before else None,
-            each.after.location.line if each.after else None,
+            change.delta_bytes,
+            change.before.location.line if change.before else None,
+            change.after.location.line if change.after else None,
         )
-        for each in found
+        for change in found
     ]
 
 
 def test_changes_are_in_bytes_and_largest_first() -> None:
-    other, third = ("/home/me/train.py", 50, "log"), ("/home/me/train.py", 70, "save")
-    found = changes(
-        [([LOSS, MAIN], 4 * KIB), ([other, MAIN], 64 * KIB)],
+    log, third = ("/home/me/train.py", 50, "log"), ("/home/me/train.py", 70, "save")
+    stack_changes = changes(
+        [([LOSS, MAIN], 4 * KIB), ([log, MAIN], 64 * KIB)],
         [([LOSS, MAIN], 4 * KIB), ([LOSS, MAIN], 8 * KIB), ([third, MAIN], 2 * KIB)],
     )
-    assert brief(found) == [(-64 * KIB, 50, None), (8 * KIB, 12, 12), (2 * KIB, None, 70)]
-    grown = found[1]
+    assert brief(stack_changes) == [(-64 * KIB, 50, None), (8 * KIB, 12, 12), (2 * KIB, None, 70)]
+    grown = stack_changes[1]
     assert grown.before is not None
     assert grown.after is not None
     assert (grown.before.n, grown.after.n) == (1, 2)
@@ -59,10 +59,10 @@ def test_equal_live_blocks_are_not_a_change() -> None:
 
 
 def test_a_change_has_the_user_line_and_the_full_stack() -> None:
-    (found,) = changes([], [([TORCH, LOSS, MAIN], KIB)])
-    assert found.after is not None
-    assert (found.after.location.file, found.after.location.line) == LOSS[:2]
-    assert [frame.function for frame in found.after.frames] == ["relu", "step", "<module>"]
+    (change,) = changes([], [([TORCH, LOSS, MAIN], KIB)])
+    assert change.after is not None
+    assert (change.after.location.file, change.after.location.line) == LOSS[:2]
+    assert [frame.function for frame in change.after.frames] == ["relu", "step", "<module>"]
 
 
 def test_compiled_frames_do_not_distinguish_stacks() -> None:
@@ -73,8 +73,8 @@ def test_compiled_frames_do_not_distinguish_stacks() -> None:
 
 def test_a_moved_line_matches() -> None:
     moved: Site = (LOSS[0], LOSS[1] + 2, LOSS[2])
-    found = changes([([LOSS, MAIN], KIB)], [([moved, MAIN], 3 * KIB)])
-    assert brief(found) == [(2 * KIB, 12, 14)]
+    stack_changes = changes([([LOSS, MAIN], KIB)], [([moved, MAIN], 3 * KIB)])
+    assert brief(stack_changes) == [(2 * KIB, 12, 14)]
 
 
 def test_the_same_program_in_another_folder_matches() -> None:
@@ -86,8 +86,12 @@ def test_the_same_program_in_another_folder_matches() -> None:
 
 def test_ambiguous_lines_are_not_matched() -> None:
     first, second, third = ((LOSS[0], line, "step") for line in (12, 14, 18))
-    found = changes([([first], KIB), ([second], 2 * KIB)], [([third], 4 * KIB)])
-    assert sorted(brief(found)) == [(-2 * KIB, 14, None), (-KIB, 12, None), (4 * KIB, None, 18)]
+    stack_changes = changes([([first], KIB), ([second], 2 * KIB)], [([third], 4 * KIB)])
+    assert sorted(brief(stack_changes)) == [
+        (-2 * KIB, 14, None),
+        (-KIB, 12, None),
+        (4 * KIB, None, 18),
+    ]
 
 
 def test_the_nearest_of_several_moved_lines_match() -> None:
@@ -97,16 +101,16 @@ def test_the_nearest_of_several_moved_lines_match() -> None:
 
 
 def test_blocks_without_a_stack_are_one_group() -> None:
-    (found,) = changes([([], KIB)], [([], KIB), ([], 2 * KIB)])
-    assert found.delta_bytes == 2 * KIB
-    assert found.present.frames == ()
+    (change,) = changes([([], KIB)], [([], KIB), ([], 2 * KIB)])
+    assert change.delta_bytes == 2 * KIB
+    assert change.present.frames == ()
 
 
 def test_two_ranks_are_compared_regardless_of_device() -> None:
     rank0 = snapshot([([LOSS], KIB)], device=0)
     rank1 = snapshot([([LOSS], 3 * KIB)], device=1)
-    (found,) = find_stack_changes(rank0, rank1)
-    assert (found.delta_bytes, found.present.device) == (2 * KIB, 1)
+    (change,) = find_stack_changes(rank0, rank1)
+    assert (change.delta_bytes, change.present.device) == (2 * KIB, 1)
 
 
 sites = st.sampled_from([("a.py", 1, "f"), ("a.py", 2, "f"), ("b.py", 1, "g"), ("x.cpp", 1, "h")])
@@ -116,10 +120,10 @@ blocks = st.lists(
 
 
 def by_stack(listed: list[Block]) -> Counter[tuple[Site, ...]]:
-    found: Counter[tuple[Site, ...]] = Counter()
+    bytes_by_stack: Counter[tuple[Site, ...]] = Counter()
     for frames, n_bytes in listed:
-        found[tuple(frame for frame in frames if frame[0].endswith(".py"))] += n_bytes
-    return found
+        bytes_by_stack[tuple(frame for frame in frames if frame[0].endswith(".py"))] += n_bytes
+    return bytes_by_stack
 
 
 @given(before=blocks, after=blocks)
@@ -127,15 +131,15 @@ def test_changes_add_up_and_exclude_unchanged_stacks(
     before: list[Block], after: list[Block]
 ) -> None:
     old, new = by_stack(before), by_stack(after)
-    found = changes(before, after)
-    assert sum(each.delta_bytes for each in found) == new.total() - old.total()
+    stack_changes = changes(before, after)
+    assert sum(change.delta_bytes for change in stack_changes) == new.total() - old.total()
     # A stack that is there on both sides is compared with itself, whatever else there is.
     same = {
-        tuple((f.file, f.line, f.function) for f in each.after.frames): each.delta_bytes
-        for each in found
-        if each.before is not None
-        and each.after is not None
-        and each.before.frames == each.after.frames
+        tuple((f.file, f.line, f.function) for f in change.after.frames): change.delta_bytes
+        for change in stack_changes
+        if change.before is not None
+        and change.after is not None
+        and change.before.frames == change.after.frames
     }
     for frames in old.keys() & new.keys():
         assert same.get(frames, 0) == new[frames] - old[frames]
@@ -144,9 +148,9 @@ def test_changes_add_up_and_exclude_unchanged_stacks(
 def active_by_hand(path: Path) -> Counter[tuple[int, tuple[Site, ...]]]:
     """Active bytes by device and Python frames, from torch's own lists and dictionaries."""
     data: Any = pickle.loads(gzip.decompress(path.read_bytes()))  # noqa: S301  (of the corpus)
-    found: Counter[tuple[int, tuple[Site, ...]]] = Counter()
-    for each in data if isinstance(data, list) else data["segments"]:
-        for block in each["blocks"]:
+    bytes_by_stack: Counter[tuple[int, tuple[Site, ...]]] = Counter()
+    for segment in data if isinstance(data, list) else data["segments"]:
+        for block in segment["blocks"]:
             if not block["state"].startswith("active"):
                 continue
             history = block.get("history") or [{}]
@@ -156,8 +160,8 @@ def active_by_hand(path: Path) -> Counter[tuple[int, tuple[Site, ...]]]:
                 for frame in frames
                 if frame["filename"].endswith(".py") or frame["filename"].startswith("<")
             )
-            found[each["device"], python] += block["size"]
-    return found
+            bytes_by_stack[segment["device"], python] += block["size"]
+    return bytes_by_stack
 
 
 @needs_corpus
@@ -165,9 +169,12 @@ def active_by_hand(path: Path) -> Counter[tuple[int, tuple[Site, ...]]]:
 def test_every_active_byte_of_a_real_snapshot_has_a_stack(path: Path) -> None:
     read = profkit.load(path)
     assert isinstance(read, MemorySnapshot)
-    found = {
-        (each.device, tuple((f.file, f.line, f.function) for f in each.frames)): each.n_bytes
-        for each in find_live_stacks(read)
+    bytes_of = {
+        (
+            live_stack.device,
+            tuple((f.file, f.line, f.function) for f in live_stack.frames),
+        ): live_stack.n_bytes
+        for live_stack in find_live_stacks(read)
     }
-    assert found == dict(active_by_hand(path))
+    assert bytes_of == dict(active_by_hand(path))
     assert find_stack_changes(read, read) == ()

@@ -46,19 +46,19 @@ def test_each_peak_is_the_highest_active_bytes_of_the_step(steps: list[Step]) ->
     begin = b.now_us
     ends, peaks = ran(steps, b)
     (memory,) = memories(b)
-    found = find_peaks_between(memory.snapshot, memory.replay, np.array([begin, *ends]))
-    assert found.tolist() == peaks
+    step_peaks = find_peaks_between(memory.snapshot, memory.replay, np.array([begin, *ends]))
+    assert step_peaks.tolist() == peaks
 
 
 def test_a_step_before_a_truncated_history_has_no_peak() -> None:
     b = SnapshotBuilder(max_entries=6)
     ends, peaks = ran([[(False, 1)], [(False, 2)], [(False, 3)], [(True, 1), (True, 1)]], b)
     (memory,) = memories(b)
-    found = find_peaks_between(
+    step_peaks = find_peaks_between(
         memory.snapshot, memory.replay, np.array([ends[0] - 1, *ends])
     ).tolist()
-    assert found[0] == MISSING
-    assert found[-1] == peaks[-1]
+    assert step_peaks[0] == MISSING
+    assert step_peaks[-1] == peaks[-1]
 
 
 def test_the_report_has_the_peak_of_each_monitored_step_but_the_first() -> None:
@@ -78,5 +78,5 @@ def test_a_history_without_times_has_no_step_peaks(layout: str) -> None:
     b = SnapshotBuilder()
     ends, _ = ran([[(False, 1)], [(False, 2)]], b)
     (memory,) = memories(b, b.to_dict(layout))  # type: ignore[arg-type]
-    found = find_peaks_between(memory.snapshot, memory.replay, np.array(ends))
-    assert found.tolist() == [MISSING]
+    peaks = find_peaks_between(memory.snapshot, memory.replay, np.array(ends))
+    assert peaks.tolist() == [MISSING]

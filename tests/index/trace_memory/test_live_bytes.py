@@ -50,24 +50,24 @@ def test_pairs_agree_with_a_dictionary(moves: list[tuple[int, int]]) -> None:
             freed[live.pop(address)] = at
         else:
             earlier += 1
-    found = pair_allocations(table(moves))
-    by_alloc = dict(zip(found.alloc.tolist(), found.free.tolist(), strict=True))
+    allocation_rows = pair_allocations(table(moves))
+    by_alloc = dict(zip(allocation_rows.alloc.tolist(), allocation_rows.free.tolist(), strict=True))
     assert {at: end for at, end in by_alloc.items() if end >= 0} == freed
     assert sorted(at for at, end in by_alloc.items() if end < 0) == sorted(live.values())
-    assert found.n_frees_of_earlier == earlier
+    assert allocation_rows.n_frees_of_earlier == earlier
 
 
 def test_one_address_on_two_devices_is_two_blocks() -> None:
     moves = table([(1, 8), (1, 8), (1, -8)])
     apart = MemoryTable(**{**vars(moves), "device": np.array([0, 1, 1], dtype=np.int32)})
-    found = pair_allocations(apart)
-    assert found.unfreed.tolist() == [True, False]
+    allocation_rows = pair_allocations(apart)
+    assert allocation_rows.unfreed.tolist() == [True, False]
 
 
 def test_without_addresses_nothing_is_paired() -> None:
-    found = pair_allocations(table([(1, 8), (1, -8)], addresses=False))
-    assert not found.has_addresses
-    assert found.n_frees_of_earlier == 0
+    allocation_rows = pair_allocations(table([(1, 8), (1, -8)], addresses=False))
+    assert not allocation_rows.has_addresses
+    assert allocation_rows.n_frees_of_earlier == 0
 
 
 def test_the_peak_is_the_allocators_own_highest_figure() -> None:
@@ -79,8 +79,8 @@ def test_every_device_has_its_own_peak() -> None:
     moves = table([(1, 8), (2, 8), (3, 8), (1, -8)], [8, 30, MISSING, 9])
     kinds = {"device_type": [1, 0, 1, 1], "device": [1, -1, 1, 0]}
     apart = {key: np.array(column, dtype=np.int32) for key, column in kinds.items()}
-    found = peaks(MemoryTable(**{**vars(moves), **apart}))
-    assert list(found.items()) == [("cpu", 30), ("cuda:0", 9), ("cuda:1", 8)]
+    window_peaks = peaks(MemoryTable(**{**vars(moves), **apart}))
+    assert list(window_peaks.items()) == [("cpu", 30), ("cuda:0", 9), ("cuda:1", 8)]
 
 
 def test_devices_have_pytorchs_names() -> None:

@@ -68,16 +68,16 @@ def with_client(root: Path, talk: Callable[[Call], Awaitable[None]]) -> None:
 
 def asked(root: Path, tool: str, **arguments: object) -> Any:  # noqa: ANN401  (JSON)
     """The answer of a tool, which is no error."""
-    found: list[str] = []
+    lines: list[str] = []
 
     async def talk(call: Call) -> None:
         is_error, text = await call(tool, **arguments)
         assert not is_error, text
-        found.append(text)
+        lines.append(text)
 
     with_client(root, talk)
-    assert len(found[0].encode()) <= int(arguments.get("budget_bytes", 8_000))  # type: ignore[call-overload]
-    return json.loads(found[0])
+    assert len(lines[0].encode()) <= int(arguments.get("budget_bytes", 8_000))  # type: ignore[call-overload]
+    return json.loads(lines[0])
 
 
 SLOW = "slow/slow.pt.trace.json"
@@ -128,7 +128,7 @@ def test_events_are_chosen_by_name_kind_and_time_the_longest_first(folder: Path)
 
 def test_two_recordings_are_compared(folder: Path) -> None:
     tree = asked(folder, "compare", before="slow", after="cured")
-    (finding,) = [each for each in tree["changes"] if each["kind"] == "finding"]
+    (finding,) = [change for change in tree["changes"] if change["kind"] == "finding"]
     assert finding["status"] == "fixed"
     assert "SYN001" in json.dumps(finding)
 
@@ -202,8 +202,8 @@ def test_the_command_serves_a_client_over_stdin_and_stdout(folder: Path) -> None
         async with stdio_client(command) as streams, ClientSession(*streams) as session:
             await session.initialize()
             tools = (await session.list_tools()).tools
-            assert all(each.annotations and each.annotations.read_only_hint for each in tools)
-            assert all(each.description for each in tools)
+            assert all(tool.annotations and tool.annotations.read_only_hint for tool in tools)
+            assert all(tool.description for tool in tools)
             answer = await session.call_tool("findings", {"path": SLOW})
             assert "SYN001@train.py:2" in text_of(answer)
 

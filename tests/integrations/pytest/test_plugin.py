@@ -84,7 +84,7 @@ def figures(file: Path) -> dict[str, dict[str, int]]:
     saved = json.loads(file.read_text())
     assert saved["schema"] == "profkit.suite/1"
     return {
-        nodeid: {name: each["value"] for name, each in kept["figures"].items()}
+        nodeid: {name: figure["value"] for name, figure in kept["figures"].items()}
         for nodeid, kept in saved["tests"].items()
     }
 
@@ -150,7 +150,7 @@ def test_does_not(): train(reads=False)
         ]
     )
     (trace,) = suite.traces  # that of the other test is removed, with its folder
-    assert [each.name for each in trace.parents[1].iterdir()] == ["test_it.py_test_reads"]
+    assert [path.name for path in trace.parents[1].iterdir()] == ["test_it.py_test_reads"]
 
 
 def test_the_configuration_of_the_project_chooses_rules_and_thresholds(suite: Suite) -> None:
@@ -196,7 +196,7 @@ def test_block(profkit_trace):
     )
     result.assert_outcomes(passed=2)
     saved = figures(suite.pytester.path / "kept.json")
-    assert {nodeid: each["syncs"] for nodeid, each in saved.items()} == {
+    assert {nodeid: figures["syncs"] for nodeid, figures in saved.items()} == {
         "test_it.py::test_block": 2,
         "test_it.py::test_loop": 2,
     }
@@ -252,7 +252,7 @@ def test_a_baseline_is_saved_compared_and_enforced(suite: Suite) -> None:
     more.stdout.fnmatch_lines(["1 limit of 1 test not compared: they are not in the baseline. *"])
     suite.run("def test_other(): train(True)", "--profkit", "--profkit-save=kept.json")
     saved = figures(suite.pytester.path / "kept.json")  # those of other tests stay
-    assert [each["syncs"] for each in saved.values()] == [1, 0]
+    assert [figures["syncs"] for figures in saved.values()] == [1, 0]
 
 
 @pytest.mark.slow
@@ -371,7 +371,7 @@ def test_set_up(broken): train(reads=True)
     )
     result.assert_outcomes(skipped=2, xfailed=2, failed=1, errors=1)
     result.stdout.fnmatch_lines(['*KeyError: "the test\'s own"'])
-    assert [each.parent.name for each in suite.traces] == ["test_it.py_test_raises"]
+    assert [trace.parent.name for trace in suite.traces] == ["test_it.py_test_raises"]
 
 
 def test_a_profiler_of_the_test_has_precedence(suite: Suite) -> None:

@@ -45,8 +45,8 @@ def list_processes(monkeypatch: pytest.MonkeyPatch, uses: Uses) -> None:
 @pytest.mark.usefixtures("cuda")
 def test_memory_is_divided_among_three_owners(monkeypatch: pytest.MonkeyPatch) -> None:
     list_processes(monkeypatch, [(os.getpid(), 4 * GIB), (1, 5 * GIB), (2, GIB // 2)])
-    (found,) = device_bytes()
-    assert found == DeviceBytes(
+    (device,) = device_bytes()
+    assert device == DeviceBytes(
         device=0,
         total_bytes=80 * GIB,
         free_bytes=70 * GIB,
@@ -54,15 +54,15 @@ def test_memory_is_divided_among_three_owners(monkeypatch: pytest.MonkeyPatch) -
         process_bytes=4 * GIB,
         others_bytes=5 * GIB + GIB // 2,
     )
-    assert found.non_torch_bytes == GIB
-    assert found.outside_torch_bytes == 7 * GIB
+    assert device.non_torch_bytes == GIB
+    assert device.outside_torch_bytes == 7 * GIB
 
 
 @pytest.mark.usefixtures("cuda")
 def test_without_nvml_only_the_memory_outside_torch_is_known() -> None:
-    (found,) = device_bytes()
-    assert (found.process_bytes, found.others_bytes, found.non_torch_bytes) == (None, None, None)
-    assert found.outside_torch_bytes == 7 * GIB
+    (device,) = device_bytes()
+    assert (device.process_bytes, device.others_bytes, device.non_torch_bytes) == (None, None, None)
+    assert device.outside_torch_bytes == 7 * GIB
 
 
 @pytest.mark.usefixtures("cuda")
@@ -80,8 +80,8 @@ def test_memory_that_nvml_does_not_report_is_unknown(
     monkeypatch: pytest.MonkeyPatch, uses: Uses, own: int | None, others: int | None
 ) -> None:
     list_processes(monkeypatch, [(os.getpid() if pid == 0 else pid, n) for pid, n in uses])
-    (found,) = device_bytes()
-    assert (found.process_bytes, found.others_bytes) == (own, others)
+    (device,) = device_bytes()
+    assert (device.process_bytes, device.others_bytes) == (own, others)
 
 
 def test_a_device_that_the_process_does_not_use_is_not_queried(
@@ -97,7 +97,7 @@ def test_a_device_that_the_process_does_not_use_is_not_queried(
         return GIB, 2 * GIB
 
     monkeypatch.setattr(torch.cuda, "mem_get_info", info)
-    assert [each.device for each in device_bytes()] == [0, 2]
+    assert [device.device for device in device_bytes()] == [0, 2]
     assert queried == [0, 2]
 
 
@@ -130,9 +130,9 @@ def test_torch_is_not_imported() -> None:
 @pytest.mark.gpu
 def test_on_a_gpu_an_allocation_is_attributed_to_torch() -> None:
     torch.cuda.init()
-    before = {each.device: each.torch_bytes for each in device_bytes()}
+    before = {device.device: device.torch_bytes for device in device_bytes()}
     kept = torch.zeros(64 << 20, dtype=torch.uint8, device="cuda:0")
-    (after,) = [each for each in device_bytes() if each.device == 0]
+    (after,) = [device for device in device_bytes() if device.device == 0]
     assert after.torch_bytes - before.get(0, 0) in {0, 64 << 20}
     assert after.torch_bytes >= kept.nbytes
     assert after.free_bytes + after.torch_bytes <= after.total_bytes

@@ -30,8 +30,8 @@ def _clean() -> Iterator[None]:
 
 
 def holding(reference: "weakref.ref[Any]", budget_s: float = AMPLE_S) -> Holding:
-    (found,) = find_holdings([reference()], budget_s=budget_s)
-    return found
+    (holding,) = find_holdings([reference()], budget_s=budget_s)
+    return holding
 
 
 def with_graphed_gradient(size: int = 4) -> nn.Parameter:
@@ -46,13 +46,13 @@ def with_graphed_gradient(size: int = 4) -> nn.Parameter:
 def test_a_gradient_whose_graph_leads_to_its_parameter_is_never_collected() -> None:
     parameter = weakref.ref(with_graphed_gradient())
     gc.collect()
-    found = holding(parameter)
-    assert found.chains == ()
-    assert found.cycle is not None
-    assert found.cycle.names == GRADIENT
+    held_by = holding(parameter)
+    assert held_by.chains == ()
+    assert held_by.cycle is not None
+    assert held_by.cycle.names == GRADIENT
     assert find_garbage() == []
-    assert found.cycle.closed_by is parameter().grad  # type: ignore[union-attr]
-    del found
+    assert held_by.cycle.closed_by is parameter().grad  # type: ignore[union-attr]
+    del held_by
     gc.collect()
     assert parameter() is not None
 
@@ -75,13 +75,13 @@ def test_tensors_saved_by_the_graph_of_a_cycle_are_kept_by_it() -> None:
         return weakref.ref(data)
 
     data = leave()
-    found = holding(data)
-    assert found.chains == ()
-    assert found.cycle is not None
-    assert found.cycle.names == GRADIENT
+    held_by = holding(data)
+    assert held_by.chains == ()
+    assert held_by.cycle is not None
+    assert held_by.cycle.names == GRADIENT
     parameter = weakref.ref(_parameters()[0])
     parameter().grad = None  # type: ignore[union-attr]
-    del found
+    del held_by
     assert data() is None
     assert parameter() is None
 
@@ -89,9 +89,9 @@ def test_tensors_saved_by_the_graph_of_a_cycle_are_kept_by_it() -> None:
 @pytest.mark.usefixtures("all_objects")
 def test_an_object_with_a_holder_has_no_cycle() -> None:
     KEPT.append(with_graphed_gradient())
-    found = holding(weakref.ref(KEPT[0]))
-    assert "".join(found.chains[0].parts).endswith("KEPT[0]")
-    assert found.cycle is None
+    held_by = holding(weakref.ref(KEPT[0]))
+    assert "".join(held_by.chains[0].parts).endswith("KEPT[0]")
+    assert held_by.cycle is None
 
 
 class Squared(torch.autograd.Function):
@@ -109,13 +109,13 @@ def test_a_tensor_computed_from_an_output_and_stored_on_its_ctx_is_a_cycle() -> 
     later = weakref.ref(output.grad_fn.later)
     del output
     gc.collect()
-    found = holding(later)
-    assert found.chains == ()
-    assert found.cycle is not None
-    assert found.cycle.names == ("SquaredBackward", "Tensor.grad_fn", "SquaredBackward")
+    held_by = holding(later)
+    assert held_by.chains == ()
+    assert held_by.cycle is not None
+    assert held_by.cycle.names == ("SquaredBackward", "Tensor.grad_fn", "SquaredBackward")
     assert find_garbage() == []
-    assert found.cycle.closed_by is later()
-    del found
+    assert held_by.cycle.closed_by is later()
+    del held_by
     del later().grad_fn.next_functions[0][0].later  # type: ignore[union-attr]
     assert later() is None
 
@@ -140,7 +140,9 @@ def test_a_search_that_was_cut_short_returns_no_cycle() -> None:
 
 def _parameters() -> list[nn.Parameter]:
     return [
-        one
-        for one in gc.get_objects()
-        if type(one) is nn.Parameter and one.grad is not None and one.grad.grad_fn is not None
+        parameter
+        for parameter in gc.get_objects()
+        if type(parameter) is nn.Parameter
+        and parameter.grad is not None
+        and parameter.grad.grad_fn is not None
     ]

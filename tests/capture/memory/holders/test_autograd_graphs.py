@@ -86,13 +86,13 @@ def _leaves_beside(hooked: torch.Tensor, saved: dict[int, int]) -> int:
 
 def _nodes_by_hand(root: Any) -> list[Any]:  # noqa: ANN401
     """All nodes behind one, by torch's own links."""
-    found = {root: None}
+    nodes = {root: None}
     for node in (pending := [root]):
         for following, _ in node.next_functions:
-            if following is not None and following not in found:
-                found[following] = None
+            if following is not None and following not in nodes:
+                nodes[following] = None
                 pending.append(following)
-    return list(found)
+    return list(nodes)
 
 
 @pytest.mark.parametrize("make", MODELS)
@@ -136,9 +136,9 @@ def test_a_leaf_has_no_graph() -> None:
 @needs_saved_tensors
 def test_counted_storages_are_left_out_and_new_ones_are_added() -> None:
     weight = torch.ones(100, requires_grad=True)
-    other = torch.ones(50)
-    loss = (weight[:50] * other).exp().sum()
-    counted = {weight.untyped_storage()._cdata, other.untyped_storage()._cdata}
+    other_input = torch.ones(50)
+    loss = (weight[:50] * other_input).exp().sum()
+    counted = {weight.untyped_storage()._cdata, other_input.untyped_storage()._cdata}
     assert autograd_graphs.measure_graph([loss], counted=counted).saved_bytes == 200, (
         "exp's result alone"
     )
@@ -332,10 +332,10 @@ def test_a_walk_keeps_no_tensor_alive() -> None:
 
 def test_a_walk_keeps_no_node_class_alive() -> None:
     def once() -> weakref.ref[type]:
-        own: Any = type("Own", (_Scale,), {})
-        loss = own.apply(torch.ones(3, requires_grad=True))
+        own_function: Any = type("Own", (_Scale,), {})
+        loss = own_function.apply(torch.ones(3, requires_grad=True))
         autograd_graphs.measure_graph([loss], counted=set())
-        return weakref.ref(own)
+        return weakref.ref(own_function)
 
     gone = once()
     gc.collect()
@@ -387,6 +387,6 @@ def test_graphs_with_most_of_their_nodes_in_common_have_one_number() -> None:
     net = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4))
     outputs = [net(torch.ones(2, 4)) for _ in range(3)]
     scores = [output.softmax(1).max() for output in outputs]
-    others = [net(torch.ones(2, 4)).sum() for _ in range(3)]
-    roots = [autograd_graphs.grad_fns_of(tensors) for tensors in (outputs, others, scores)]
+    other_losses = [net(torch.ones(2, 4)).sum() for _ in range(3)]
+    roots = [autograd_graphs.grad_fns_of(tensors) for tensors in (outputs, other_losses, scores)]
     assert autograd_graphs.number_graphs(roots) == [1, 2, 1]

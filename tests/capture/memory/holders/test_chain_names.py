@@ -83,9 +83,9 @@ calls.clear()
 
 def test_no_user_code_runs(world: World) -> None:
     module = world(HOSTILE)
-    found = of(module)
+    chains = of(module)
     assert module.calls == []
-    assert [text(chain) for chain in found] == ["world.kept[1].kept[<world.Hostile>][0]"]
+    assert [text(chain) for chain in chains] == ["world.kept[1].kept[<world.Hostile>][0]"]
 
 
 @pytest.mark.parametrize(
@@ -148,13 +148,13 @@ def test_every_chain_is_an_expression_that_evaluates_to_the_object(paths: list[l
             vars(module)[f"v{number}"] = _grown(path, target)
         seen = weakref.ref(target)
         del target
-        found = find_chains([seen()], limit=10, budget_s=60.0)[0]
-        assert len(found) == len(paths)
-        for chain in found:
+        chains = find_chains([seen()], limit=10, budget_s=60.0)[0]
+        assert len(chains) == len(paths)
+        for chain in chains:
             assert eval(text(chain), {"grown": module}) is seen()  # noqa: S307
-        lengths = [len(chain.parts) for chain in found]
+        lengths = [len(chain.parts) for chain in chains]
         assert lengths == sorted(lengths)
-        for chain in found:
+        for chain in chains:
             exec(f"del {''.join(chain.parts[:2])}", {"grown": module})  # noqa: S102
         assert seen() is None
     finally:
@@ -180,10 +180,10 @@ def _grown(path: list[str], target: object) -> object:
             held = box
         else:
             held = {
-                "list": lambda one: [0, one, 2],
-                "dict": lambda one: {"a": 0, (1, "b"): one},
-                "tuple": lambda one: (one, [3]),
-                "deque": lambda one: deque([4, 5, one]),
+                "list": lambda tensor: [0, tensor, 2],
+                "dict": lambda tensor: {"a": 0, (1, "b"): tensor},
+                "tuple": lambda tensor: (tensor, [3]),
+                "deque": lambda tensor: deque([4, 5, tensor]),
             }[step](held)
     return held
 

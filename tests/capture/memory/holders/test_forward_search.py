@@ -56,8 +56,8 @@ def chains_of(module: ModuleType, *, forward: bool) -> list[str]:
     if forward:
         assert n_references is not None
         assert search_forward(targets, (), n_references) is not None
-    (found,) = holder_chains.find_holdings(targets, n_references=n_references, budget_s=60.0)
-    return [text(chain) for chain in found.chains]
+    (holding,) = holder_chains.find_holdings(targets, n_references=n_references, budget_s=60.0)
+    return [text(chain) for chain in holding.chains]
 
 
 def test_both_names_of_a_shared_container_hold_what_it_has(world: World) -> None:
@@ -79,13 +79,13 @@ def test_it_goes_no_further_once_every_reference_is_found(world: World) -> None:
         "for _ in range(50):\n    deep = [deep]\n"
     )
     n_references = count_references([weakref.ref(module.ref())])
-    found = search_forward([module.ref()], (), n_references)
-    assert found is not None
-    assert id(module.history) in found.nodes
+    chains = search_forward([module.ref()], (), n_references)
+    assert chains is not None
+    assert id(module.history) in chains.nodes
     inner = module.deep
     while inner:
         (inner,) = inner
-    assert id(inner) not in found.nodes
+    assert id(inner) not in chains.nodes
 
 
 @pytest.mark.parametrize("source", UNKNOWN.values(), ids=UNKNOWN.keys())
@@ -115,4 +115,4 @@ def test_all_tensors_are_found_by_their_classes() -> None:
     types = untracked_containers.tensor_types()
     expected = sorted(map(id, instances(gc.get_objects(), types)))
     assert sorted(map(id, untracked_containers.live_tensors())) == expected
-    assert {id(one) for one in kept} <= set(expected)
+    assert {id(tensor) for tensor in kept} <= set(expected)

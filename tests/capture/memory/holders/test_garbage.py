@@ -41,14 +41,14 @@ def _cycle(*kept: object) -> None:
 
 
 def garbage_bytes() -> int:
-    return sum(one.bytes for one in find_garbage())
+    return sum(cycle.bytes for cycle in find_garbage())
 
 
 def test_a_tensor_in_a_cycle_is_garbage_until_it_is_collected() -> None:
     _cycle(torch.zeros(256))
-    (found,) = find_garbage()
-    assert (found.bytes, len(found.ids)) == (1024, 1)
-    assert found.cycle == ("Node", "list", "Node", "list", "Node")
+    (cycle,) = find_garbage()
+    assert (cycle.bytes, len(cycle.ids)) == (1024, 1)
+    assert cycle.cycle == ("Node", "list", "Node", "list", "Node")
     gc.collect()
     assert find_garbage() == []
 
@@ -78,10 +78,10 @@ def test_nothing_is_collected_and_no_finalizer_or_callback_runs() -> None:
         def __del__(self) -> None:
             events.append("finalized")
 
-    one = Finalized()
-    tensor = weakref.ref(one.kept, lambda _: events.append("freed"))
-    weak = weakref.ref(one, lambda _: events.append("gone"))
-    del one
+    finalized = Finalized()
+    tensor = weakref.ref(finalized.kept, lambda _: events.append("freed"))
+    weak = weakref.ref(finalized, lambda _: events.append("gone"))
+    del finalized
     assert len(find_garbage()[0].ids) == 1
     assert events == []
     assert weak() is not None
@@ -113,8 +113,8 @@ def test_live_storages_are_not_counted_and_shared_ones_are_counted_once() -> Non
     goes = torch.zeros(50)
     _cycle(stays[:10], goes[:5], goes[5:])
     del goes
-    (found,) = find_garbage()
-    assert (found.bytes, len(found.ids)) == (200, 3)
+    (cycle,) = find_garbage()
+    assert (cycle.bytes, len(cycle.ids)) == (200, 3)
     assert stays.numel() == 100
 
 
@@ -160,9 +160,9 @@ def _through_a_list() -> None:
 
 
 def _through_itself() -> None:
-    one = Node()
-    one.held = [torch.zeros(1)]
-    vars(one)["me"] = one
+    node = Node()
+    node.held = [torch.zeros(1)]
+    vars(node)["me"] = node
 
 
 def _through_a_function() -> None:
@@ -183,9 +183,9 @@ def _through_two_functions() -> None:
 
 
 def _through_a_method() -> None:
-    one = Node()
-    vars(one)["callback"] = one.__init__  # type: ignore[misc]
-    vars(one)["kept"] = torch.zeros(1)
+    node = Node()
+    vars(node)["callback"] = node.__init__  # type: ignore[misc]
+    vars(node)["kept"] = torch.zeros(1)
 
 
 def _through_an_exception() -> None:
@@ -231,9 +231,9 @@ def test_a_cycle_is_described_by_types_and_function_names(
 ) -> None:
     assert callable(leave)
     leave()
-    (found,) = find_garbage()
-    assert found.cycle == cycle
-    assert found.bytes == 4
+    (garbage,) = find_garbage()
+    assert garbage.cycle == cycle
+    assert garbage.bytes == 4
 
 
 def test_cycles_of_the_same_types_are_one_group_the_most_bytes_first() -> None:
@@ -242,7 +242,7 @@ def test_cycles_of_the_same_types_are_one_group_the_most_bytes_first() -> None:
     kept: list[object] = [torch.zeros(100)]
     kept.append(kept)
     del kept
-    assert [(one.bytes, len(one.ids)) for one in find_garbage()] == [(400, 1), (60, 5)]
+    assert [(cycle.bytes, len(cycle.ids)) for cycle in find_garbage()] == [(400, 1), (60, 5)]
 
 
 edges = st.lists(st.tuples(st.integers(0, 11), st.integers(0, 11)), max_size=30)
@@ -258,17 +258,19 @@ def test_unreachable_objects_are_those_that_the_collector_frees(
     numbers = {id(node): n for n, node in enumerate(nodes)}
     roots = [nodes[n] for n in sorted(kept)]
     nodes.clear()
-    found = {numbers[id(one)] for one in scan_reachability().unreachable if id(one) in numbers}
+    unreachable = {
+        numbers[id(thing)] for thing in scan_reachability().unreachable if id(thing) in numbers
+    }
     gc.set_debug(gc.DEBUG_SAVEALL)
     try:
         gc.collect()
-        collected = {numbers[id(one)] for one in gc.garbage if id(one) in numbers}
+        collected = {numbers[id(thing)] for thing in gc.garbage if id(thing) in numbers}
     finally:
         gc.set_debug(0)
         gc.garbage.clear()
     del roots
     gc.collect()
-    assert found == collected
+    assert unreachable == collected
 
 
 @given(edges=edges)
@@ -280,10 +282,10 @@ def test_two_nodes_are_in_one_component_if_each_leads_to_the_other(
     for _ in range(12):
         for a, b in edges:
             reached[a] |= reached[b]
-    found = find_components(held)
+    components = find_components(held)
     for a in range(12):
         for b in range(12):
-            assert (found[a] == found[b]) == (a in reached[b] and b in reached[a])
+            assert (components[a] == components[b]) == (a in reached[b] and b in reached[a])
 
 
 def test_a_chain_of_many_objects_needs_no_recursion() -> None:

@@ -306,13 +306,13 @@ def test_a_holder_is_named_and_cutting_it_frees_the_object(world: World, name: s
         pytest.skip(REASON)
     source, expected, (kind, container, length), cut = CASES[name]
     module = world(source)
-    found = of(module)
+    chains = of(module)
     hook = next((key for key in _hook_ids(module)), 0)
-    assert [text(chain) for chain in found] == [expected.replace("{id}", str(hook))]
-    assert found[0].kind == kind
-    assert found[0].container == container
+    assert [text(chain) for chain in chains] == [expected.replace("{id}", str(hook))]
+    assert chains[0].kind == kind
+    assert chains[0].container == container
     if length is not None:
-        assert found[0].container_len == length
+        assert chains[0].container_len == length
     assert module.ref() is not None
     exec(cut, module.__dict__)  # noqa: S102
     assert module.ref() is None, (

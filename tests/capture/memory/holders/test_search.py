@@ -17,9 +17,9 @@ def test_a_local_of_a_running_function_is_named_with_its_function(world: World) 
         "def main(search):\n    losses = [torch.zeros(1), made()]\n    found = search()\n"
         "    losses.clear()\n    return found, ref()\n"
     )
-    found, left = module.main(lambda: of(module))
-    assert [text(chain) for chain in found] == ["losses[1] in main at world.py:17"]
-    assert (found[0].kind, found[0].container, found[0].container_len) == ("frame", "list", 2)
+    chains, left = module.main(lambda: of(module))
+    assert [text(chain) for chain in chains] == ["losses[1] in main at world.py:17"]
+    assert (chains[0].kind, chains[0].container, chains[0].container_len) == ("frame", "list", 2)
     assert left is None
 
 
@@ -52,8 +52,8 @@ def test_a_generator_that_only_a_loop_holds_is_named_with_its_line(world: World)
         "def batches():\n    seen = []\n    for _ in range(2):\n        seen.append(made())\n"
         "        yield len(seen)\ndef main(search):\n    return [search() for _ in batches()]\n"
     )
-    found = module.main(lambda: of(module))
-    assert [text(each[0]) for each in found] == [
+    chains = module.main(lambda: of(module))
+    assert [text(chain[0]) for chain in chains] == [
         "seen[0] in generator batches at world.py:17",
         "seen[1] in generator batches at world.py:17",
     ]
@@ -67,10 +67,10 @@ def test_a_local_of_another_thread_is_found(world: World) -> None:
     thread = threading.Thread(target=module.work)
     thread.start()
     module.begun.wait()
-    found = of(module)
+    chains = of(module)
     module.end.set()
     thread.join()
-    assert [text(chain) for chain in found] == ["kept[0] in work at world.py:18"]
+    assert [text(chain) for chain in chains] == ["kept[0] in work at world.py:18"]
     assert module.ref() is None
 
 
@@ -81,11 +81,11 @@ def test_a_suspended_task_is_found_through_its_event_loop(world: World) -> None:
         "    await asyncio.sleep(0)\n    found = search()\n    await task\n    return found\n"
         "def run(search):\n    return asyncio.run(main(search))\n"
     )
-    found = module.run(lambda: of(module))
-    assert text(found[0]) == (
+    chains = module.run(lambda: of(module))
+    assert text(chains[0]) == (
         "task in main at world.py:21 → got[0] in coroutine fetch at world.py:17"
     )
-    assert found[0].kind == "generator"
+    assert chains[0].kind == "generator"
 
 
 def test_each_direct_holder_has_a_chain_the_shortest_first(world: World) -> None:
@@ -107,8 +107,8 @@ def test_the_number_of_chains_is_limited(world: World) -> None:
 
 def test_several_targets_are_returned_in_order(world: World) -> None:
     module = world("history = [torch.zeros(1) for _ in range(9)]\n")
-    found = find_chains([module.history[7], module.history[2]], budget_s=60.0)
-    assert [[text(chain) for chain in each] for each in found] == [
+    chains = find_chains([module.history[7], module.history[2]], budget_s=60.0)
+    assert [[text(chain) for chain in chains_of] for chains_of in chains] == [
         ["world.history[7]"],
         ["world.history[2]"],
     ]
@@ -184,11 +184,11 @@ def test_frozen_objects_are_found(world: World, monkeypatch: pytest.MonkeyPatch)
 
 def test_objects_of_the_caller_and_of_profkit_are_not_holders(world: World) -> None:
     module = world("history = [made()]\n")
-    own = {"kept": [module.ref()]}
+    own_holder = {"kept": [module.ref()]}
     ours = type("Monitor", (), {"__module__": "profkit.capture.memory.monitor.leak_monitor"})()
     ours.kept = module.ref()
-    found = find_chains([module.ref()], skip={id(own["kept"])}, budget_s=60.0)[0]
-    assert [text(chain) for chain in found] == ["world.history[0]"]
+    chains = find_chains([module.ref()], skip={id(own_holder["kept"])}, budget_s=60.0)[0]
+    assert [text(chain) for chain in chains] == ["world.history[0]"]
 
 
 def test_a_weak_reference_is_not_a_holder(world: World) -> None:

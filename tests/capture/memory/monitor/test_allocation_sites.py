@@ -92,10 +92,10 @@ def test_no_storage_is_kept_alive_and_none_is_retained(sampler: AllocationSample
 def test_a_mode_of_the_program_is_never_popped(sampler: AllocationSampler) -> None:
     assert sampler.can_begin()
     sampler.begin()
-    with Counting() as own:
+    with Counting() as own_calls:
         assert not sampler.end(1)
         torch.ones(2)
-        assert own.n == 1
+        assert own_calls.n == 1
     assert sampler.is_on
     assert sampler.end(2)
     with Counting():

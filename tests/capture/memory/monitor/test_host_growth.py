@@ -57,15 +57,15 @@ def traced() -> list[int]:
 
 @pytest.fixture
 def sampler(heap: Heap, traced: list[int]) -> Sampler:
-    one = Sampler(Clock(), LiveTensors(), lambda: traced[0])
-    one._heap = heap  # type: ignore[assignment]
-    return one
+    sampler = Sampler(Clock(), LiveTensors(), lambda: traced[0])
+    sampler._heap = heap  # type: ignore[assignment]
+    return sampler
 
 
 def measured(sampler: Sampler) -> int:
-    found = sampler._read_heap()
-    assert found is not None
-    return found.bytes
+    heap = sampler._read_heap()
+    assert heap is not None
+    return heap.bytes
 
 
 def test_what_is_kept_while_open_is_excluded_and_records_of_tracing_are_at_all_times(
@@ -151,12 +151,12 @@ def test_whether_a_series_rises_is_told_by_its_latest_samples() -> None:
 
 def tracker(per_step: dict[tuple[str, int, str], float]) -> HostGrowthTracker:
     """One that found growth in strings, with the pace of each line that allocates."""
-    found = HostGrowthTracker()
-    found._scans = [
+    tracker = HostGrowthTracker()
+    tracker._scans = [
         HostScan(step, {"str": TypeTotals(step, 90_000 * step)}, 0, []) for step in (10, 20)
     ]
-    found.growth.per_step = per_step
-    return found
+    tracker.growth.per_step = per_step
+    return tracker
 
 
 Recompiled = Callable[[Compiled | None], None]
@@ -221,9 +221,9 @@ CLIPS = GrowingHolder(
 def test_growth_has_the_limit_of_what_holds_it(
     holders: list[GrowingHolder], limit_bytes: int | None
 ) -> None:
-    found = tracker({PLACE: 150_000.0})
-    found._scans[-1].holders.extend(holders)
-    leak = found.find_leak(TREND)
+    causes = tracker({PLACE: 150_000.0})
+    causes._scans[-1].holders.extend(holders)
+    leak = causes.find_leak(TREND)
     assert leak is not None
     assert leak.limit_bytes == limit_bytes
     assert (leak.shape, leak.storage_bytes) == (TensorShape("uint8", (64, 64, 3), 1), 196_608)
@@ -231,14 +231,14 @@ def test_growth_has_the_limit_of_what_holds_it(
 
 
 def test_views_are_counted_without_the_arrays_that_they_retain() -> None:
-    found = HostGrowthTracker()
-    found._scans = [
+    tracker = HostGrowthTracker()
+    tracker._scans = [
         HostScan(step, {"numpy.ndarray": TypeTotals(2 * step, 200_000 * step)}, 0, [])
         for step in (10, 20)
     ]
-    found._scans[-1].holders.append(CLIPS)
-    found.growth.per_step = {}
-    leak = found.find_leak(Trend(200_000.0, 10, 60))
+    tracker._scans[-1].holders.append(CLIPS)
+    tracker.growth.per_step = {}
+    leak = tracker.find_leak(Trend(200_000.0, 10, 60))
     assert leak is not None
     assert (leak.type, leak.n) == ("numpy.ndarray", round(10_000_000 / 196_608))
 
@@ -251,12 +251,12 @@ def test_views_are_counted_without_the_arrays_that_they_retain() -> None:
 def test_native_growth_has_the_container_that_grows_by_objects_of_a_library(
     changes: dict[str, object], owner: str
 ) -> None:
-    found = HostGrowthTracker()
-    found._scans = [HostScan(step, {"str": TypeTotals(1, 1)}, 0, []) for step in (10, 20)]
-    found.growth.per_step = {PLACE: 500.0}
+    tracker = HostGrowthTracker()
+    tracker._scans = [HostScan(step, {"str": TypeTotals(1, 1)}, 0, []) for step in (10, 20)]
+    tracker.growth.per_step = {PLACE: 500.0}
     chain = replace(CLIPS.chains[0], **changes)  # type: ignore[arg-type]
-    found._scans[-1].holders.append(GrowingHolder(500.0, (chain,), owner="PIL.Image.Image"))
-    leak = found.find_leak(TREND)
+    tracker._scans[-1].holders.append(GrowingHolder(500.0, (chain,), owner="PIL.Image.Image"))
+    leak = tracker.find_leak(TREND)
     assert leak is not None
     assert leak.kind == "native"
     assert leak.chains == ((chain,) if owner else ())
@@ -264,14 +264,14 @@ def test_native_growth_has_the_container_that_grows_by_objects_of_a_library(
 
 
 def test_what_a_scan_retains_for_the_next_one_is_no_growth() -> None:
-    found = HostGrowthTracker()
+    tracker = HostGrowthTracker()
     # Enough entries also where other tests have left many objects.
     held = [[None] * host_objects._MIN_ENTRIES_OF_MANY for _ in range(5_000)]
-    found.scan(1)
-    found.scan(2)
-    found.scan(3)
-    assert len(found._containers.ids) > len(held)
-    arrays = [scan.by_type.get("numpy.ndarray", TypeTotals()).bytes for scan in found._scans]
+    tracker.scan(1)
+    tracker.scan(2)
+    tracker.scan(3)
+    assert len(tracker._containers.ids) > len(held)
+    arrays = [scan.by_type.get("numpy.ndarray", TypeTotals()).bytes for scan in tracker._scans]
     assert arrays[1] - arrays[0] < 2 * 8 * len(held)
 
 
@@ -286,7 +286,7 @@ def test_what_graphs_save_is_no_growth_of_the_host_between_its_measurements() ->
 
 
 def test_the_mean_of_new_blocks_is_that_of_the_types_that_grow() -> None:
-    found = HostGrowthTracker()
+    tracker = HostGrowthTracker()
     # Other objects come and go meanwhile: a part of them is searched, and the rest estimated.
     for step, n, n_ints in ((19, 0, 18_000), (33, 3_600, 17_400)):
         by_type = {
@@ -294,5 +294,5 @@ def test_the_mean_of_new_blocks_is_that_of_the_types_that_grow() -> None:
             "int": TypeTotals(n_ints, 28 * n_ints, 32 * n_ints, n_ints),
             "tuple": TypeTotals(70_000 + n_ints, 10**7 + n // 9, 10**7 + n // 9, n // 9),
         }
-        found._scans.append(HostScan(step, by_type, 10**6 + n, []))
-    assert found.block_bytes == pytest.approx(314)
+        tracker._scans.append(HostScan(step, by_type, 10**6 + n, []))
+    assert tracker.block_bytes == pytest.approx(314)

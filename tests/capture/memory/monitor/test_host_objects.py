@@ -90,16 +90,16 @@ def _held(made: list[Any], where: str) -> object:
         return {0: (tuple(made), 1)}
     if where == "array of objects":
         held = np.empty(len(made), object)
-        for n, one in enumerate(made):
-            held[n] = one
+        for n, entry in enumerate(made):
+            held[n] = entry
         return [held]
-    return [Box(one) for one in made]
+    return [Box(content) for content in made]
 
 
 def test_a_shared_object_is_counted_once() -> None:
     before = scan_host_objects().by_type
-    one = bytes(5_000)
-    held = [[one] for _ in range(50)]
+    kept_bytes = bytes(5_000)
+    held = [[kept_bytes] for _ in range(50)]
     assert _gained(before, scan_host_objects().by_type, "bytes")[1] < 5_200
     assert len(held) == 50
 
@@ -185,15 +185,17 @@ CONTAINERS: dict[str, Any] = {
 @pytest.mark.parametrize("name", CONTAINERS)
 def test_a_container_is_returned_with_its_entries_and_its_own_bytes(name: str) -> None:
     mine = CONTAINERS[name].copy()
-    (found,) = (one for one in scan_host_objects().containers if one.thing is mine)
-    assert (found.type, found.length) == (name, 40)
-    assert found.bytes == sys.getsizeof(mine)
+    (of_mine,) = (
+        container for container in scan_host_objects().containers if container.thing is mine
+    )
+    assert (of_mine.type, of_mine.length) == (name, 40)
+    assert of_mine.bytes == sys.getsizeof(mine)
 
 
 def test_an_untracked_dict_of_arrays_is_returned() -> None:
     cache = {f"{n}": np.zeros(3) for n in range(30)}
     holder = [cache]
-    assert any(one.thing is cache for one in scan_host_objects().containers)
+    assert any(container.thing is cache for container in scan_host_objects().containers)
     assert len(holder) == 1
 
 
@@ -203,16 +205,16 @@ def test_a_functools_cache_is_returned_with_its_entries() -> None:
         _cached(n)
     # Other tests may have left so many objects that only a part of them would be searched.
     containers = scan_host_objects(many_objects=sys.maxsize).containers
-    (found,) = (one for one in containers if one.thing is _cached)
-    assert found.length == 12
+    (of_cached,) = (container for container in containers if container.thing is _cached)
+    assert of_cached.length == 12
 
 
 def test_containers_of_few_entries_are_left_out() -> None:
-    few, some = list(range(7)), list(range(8))
-    found = [one.thing for one in scan_host_objects().containers]
-    assert not any(one is few for one in found)
-    assert any(one is some for one in found)
-    assert any(one.thing is few for one in scan_host_objects(min_entries=7).containers)
+    few, eight = list(range(7)), list(range(8))
+    things = [container.thing for container in scan_host_objects().containers]
+    assert not any(thing is few for thing in things)
+    assert any(thing is eight for thing in things)
+    assert any(container.thing is few for container in scan_host_objects(min_entries=7).containers)
 
 
 @pytest.fixture(scope="module")
@@ -256,7 +258,7 @@ def test_a_view_counts_with_the_array_that_it_retains() -> None:
     held = [clip[0] for clip in clips]
     del clips
     assert measure_entries(held, 10) == pytest.approx(400_000, rel=0.01)
-    assert measure_entries([one.copy() for one in held], 10) == pytest.approx(8_000, rel=0.05)
+    assert measure_entries([row.copy() for row in held], 10) == pytest.approx(8_000, rel=0.05)
 
 
 def test_the_newest_entry_of_a_container_may_be_a_view() -> None:
@@ -286,7 +288,7 @@ def test_the_newest_entries_are_measured() -> None:
 def test_of_many_objects_the_bytes_are_estimated() -> None:
     before = scan_host_objects(many_objects=500)
     held = [{"name": f"sample {n}" * 5, "loss": n / 7, "step": n + 1_000} for n in range(20_000)]
-    names = sum(sys.getsizeof(one["name"]) for one in held)
+    names = sum(sys.getsizeof(row["name"]) for row in held)
     after = scan_host_objects(many_objects=500)
     for kind, expected in {"str": names, "float": 24 * 20_000, "int": 28 * 20_000}.items():
         assert _gained(before.by_type, after.by_type, kind)[1] == pytest.approx(expected, rel=0.1)
@@ -294,7 +296,7 @@ def test_of_many_objects_the_bytes_are_estimated() -> None:
 
 
 def _small_bytes() -> int:
-    return sum(one.small_bytes for one in scan_host_objects().by_type.values())
+    return sum(group.small_bytes for group in scan_host_objects().by_type.values())
 
 
 def test_small_blocks_are_those_of_pythons_allocator() -> None:
@@ -313,10 +315,10 @@ def test_small_blocks_are_those_of_pythons_allocator() -> None:
 def test_large_objects_are_returned_once() -> None:
     large = np.zeros(100_000)
     held = [large, [large], {"a": large}, io.BytesIO(bytes(500_000))]
-    found = [(one.type, one.bytes) for one in scan_host_objects().large]
-    assert found.count(("numpy.ndarray", sys.getsizeof(large))) == 1
+    large_containers = [(thing.type, thing.bytes) for thing in scan_host_objects().large]
+    assert large_containers.count(("numpy.ndarray", sys.getsizeof(large))) == 1
     # From Python 3.13 on its buffer is an object of its own.
-    names = {name for name, size in found if size > 500_000}
+    names = {name for name, size in large_containers if size > 500_000}
     assert names & {"_io.BytesIO", "bytes"}
     assert len(held) == 4
 
@@ -346,8 +348,8 @@ def _bytes_within(thing: Any, seen: set[int]) -> int:  # noqa: ANN401
     held = [*thing, *thing.values()] if isinstance(thing, dict) else thing
     inner = held if isinstance(held, (list, tuple, set)) else ()
     head = sys.getsizeof(type(thing)()) if isinstance(thing, (list, dict)) else 0
-    own = -(-head // 16) * 16 - (head - sys.getsizeof(thing)) // 16 * 16
-    return own + sum(_bytes_within(one, seen) for one in inner)
+    own_bytes = -(-head // 16) * 16 - (head - sys.getsizeof(thing)) // 16 * 16
+    return own_bytes + sum(_bytes_within(child, seen) for child in inner)
 
 
 @pytest.mark.parametrize("many_objects", [10**9, 4_000], ids=["all objects", "a part of them"])
@@ -381,6 +383,6 @@ def test_of_many_objects_rare_ones_and_long_lists_are_always_searched() -> None:
     tables = [Table() for _ in range(20)]
     checkpoints = [bytes(50_000 + n) for n in range(20)]
     scan = scan_host_objects(many_objects=2_000)
-    found = {id(one.thing) for one in scan.large}
-    assert {id(one.values) for one in tables} <= found
-    assert {id(one) for one in checkpoints} <= found
+    large_ids = {id(thing.thing) for thing in scan.large}
+    assert {id(table.values) for table in tables} <= large_ids
+    assert {id(checkpoint) for checkpoint in checkpoints} <= large_ids

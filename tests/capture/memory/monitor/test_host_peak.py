@@ -77,12 +77,12 @@ def test_a_peak_is_between_the_samples_around_it(
     at_end_mib: int,
     expected: tuple[int, int, int, int | None] | None,
 ) -> None:
-    found = find([*STEPS, *later], at_end_mib)
+    lowest = find([*STEPS, *later], at_end_mib)
     if expected is None:
-        assert found is None
+        assert lowest is None
     else:
         peak, resident, after_step, until_step = expected
-        assert found == HostPeak(peak * MIB, resident * MIB, after_step, until_step)
+        assert lowest == HostPeak(peak * MIB, resident * MIB, after_step, until_step)
 
 
 def test_a_peak_before_the_first_sample_is_the_programs_start(

@@ -143,9 +143,9 @@ def test_a_holder_in_the_program_is_named_before_a_nearer_one_in_a_library(
         mine["of"]["the"]["program"].append(torch.zeros(4096))
         vars(torch)["also"].append(mine["of"]["the"]["program"][-1])
 
-    first, *others = only(monitored(body)).chains
+    first, *other_chains = only(monitored(body)).chains
     assert "['program']" in first.parts
-    assert any(chain.parts[:2] == ("torch", ".also") for chain in others)
+    assert any(chain.parts[:2] == ("torch", ".also") for chain in other_chains)
 
 
 def test_the_holder_of_all_tensors_is_named_before_that_of_the_last() -> None:
@@ -450,7 +450,7 @@ def test_a_total_that_starts_anew_is_no_leak_if_its_graph_is_too_large_to_count(
         monitor.step()
     live = monitor.finish()
     assert live.leaks == ()
-    assert any("more than" in one for one in live.not_measured)
+    assert any("more than" in reason for reason in live.not_measured)
 
 
 def test_a_graph_too_large_to_count_is_still_a_leak(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -577,13 +577,15 @@ def test_the_holder_is_that_of_most_tensors_and_not_only_of_the_sampled_one() ->
     for step in range(3, 10):
         KEPT.append(torch.zeros(5000))
         live.scan(step)
-    kinds = {one.kind for _, one in live.storages() if one.bytes == 20000 and one.is_aged}
-    ((group, found),) = LeakInspector(live, sites, 9, 1).inspect_groups(kinds).items()
+    kinds = {
+        storage.kind for _, storage in live.storages() if storage.bytes == 20000 and storage.is_aged
+    }
+    ((group, inspected),) = LeakInspector(live, sites, 9, 1).inspect_groups(kinds).items()
     sites.retain(lambda _: False)
     live.end()
     assert group[1] is not None
-    assert found.stack[0][0] == __file__
-    assert ".KEPT[" in "".join(found.chains[0].parts)
+    assert inspected.stack[0][0] == __file__
+    assert ".KEPT[" in "".join(inspected.chains[0].parts)
     assert len(in_use) == 5000
 
 
@@ -688,8 +690,10 @@ def test_holders_and_lines_survive_an_inspection_that_finds_none() -> None:
 
 def test_tensors_of_one_line_have_a_shape_if_it_is_common() -> None:
     leaks = [
-        Leak("tensors", "cpu", 1, 1, 1, 1, 9, chains=(Chain("frame", ("kept", "[3]")),), shape=one)
-        for one in (TensorShape("float32", dims, 4) for dims in ((8, 8), (8, 8), (64, 8)))
+        Leak(
+            "tensors", "cpu", 1, 1, 1, 1, 9, chains=(Chain("frame", ("kept", "[3]")),), shape=shape
+        )
+        for shape in (TensorShape("float32", dims, 4) for dims in ((8, 8), (8, 8), (64, 8)))
     ]
     assert leak_classifier._merge(leaks[:2])[0].shape == leaks[0].shape
     assert leak_classifier._merge(leaks)[0].shape is None
@@ -732,12 +736,12 @@ def test_an_autograd_cycle_is_reported_with_the_line_that_closes_it() -> None:
             warnings.simplefilter("ignore")  # torch itself warns about it
             loss.backward(create_graph=True)  # allocated here
         torch.nn.utils.get_total_norm(
-            one.grad for one in copied.parameters() if one.grad is not None
+            parameter.grad for parameter in copied.parameters() if parameter.grad is not None
         )
 
     leak = only(monitored(body))
     gc.collect()
-    alive = [weight for one in weights if (weight := one()) is not None]
+    alive = [weight for reference in weights if (weight := reference()) is not None]
     for weight in alive:
         weight.grad = None
     assert len(alive) == N_STEPS
@@ -831,7 +835,7 @@ def test_what_graphs_save_is_measured_to_the_end_if_samples_are_too_expensive() 
     monitor = LeakMonitor("test", "user", FREE)
     for _ in range(400):
         monitor.step()
-    steps = [each.step for each in monitor.finish().samples if each.graph_bytes is not None]
+    steps = [sample.step for sample in monitor.finish().samples if sample.graph_bytes is not None]
     # Each at twice the step of the one before, at the latest when the next sample is overdue.
     assert all(late <= 2 * OVERDUE * early + 1 for early, late in pairwise(steps))
     assert steps[-1] >= 400 / (2 * OVERDUE)
@@ -840,15 +844,15 @@ def test_what_graphs_save_is_measured_to_the_end_if_samples_are_too_expensive() 
 def test_samples_measure_the_program() -> None:
     before = sum(
         {
-            one.untyped_storage()._cdata: one.untyped_storage().nbytes()
-            for one in gc.get_objects()
-            if issubclass(type(one), Tensor) and one.layout == torch.strided
+            thing.untyped_storage()._cdata: thing.untyped_storage().nbytes()
+            for thing in gc.get_objects()
+            if issubclass(type(thing), Tensor) and thing.layout == torch.strided
         }.values()
     )
     live = monitored(lambda _: KEPT.append(torch.zeros(1000)), 12)
-    gained = [sum((one.tensor_bytes or {}).values()) - before for one in live.samples]
-    assert gained == [4000 * one.step for one in live.samples]
-    assert all((one.host_rss_bytes or 0) > 1 << 20 for one in live.samples)
+    gained = [sum((sample.tensor_bytes or {}).values()) - before for sample in live.samples]
+    assert gained == [4000 * sample.step for sample in live.samples]
+    assert all((sample.host_rss_bytes or 0) > 1 << 20 for sample in live.samples)
     assert live.cost.total_ns > 0
     assert live.cost.n_samples == len(live.samples)
 
@@ -858,7 +862,7 @@ def test_traced_steps_are_not_sampled() -> None:
     for step in range(20):
         KEPT.append(torch.zeros(1000))
         (monitor.skip if 5 <= step < 12 else monitor.step)()
-    sampled = {one.step for one in monitor.finish().samples}
+    sampled = {sample.step for sample in monitor.finish().samples}
     assert sampled.isdisjoint(range(6, 13))
     assert monitor.n_steps == 20
 
@@ -986,7 +990,7 @@ def test_a_view_of_an_older_tensor_is_not_its_allocation() -> None:
 
     def body(_: int) -> None:
         kept.append(torch.zeros(4096))  # allocated here
-        for one in kept:
-            one[0].item()
+        for row in kept:
+            row[0].item()
 
     assert code_of(only(monitored(body))).endswith("# allocated here")

@@ -56,12 +56,12 @@ def test_objects_from_before_the_beginning_are_not_scanned_again() -> None:
     gc.disable()  # a collection would promote them by itself
     try:
         live.begin()
-        young = [one for n in (0, 1) for one in gc.get_objects(generation=n)]
-        ids = {id(one) for one in young}
+        young = [thing for n in (0, 1) for thing in gc.get_objects(generation=n)]
+        ids = {id(tensor) for tensor in young}
     finally:
         live.end()
         gc.enable()
-    assert not any(id(one) in ids for one in filler)
+    assert not any(id(tensor) in ids for tensor in filler)
     assert gc.get_freeze_count() == 0
 
 
@@ -89,9 +89,9 @@ def test_tracked_bytes_agree_with_a_scan_of_all_objects(live: LiveTensors) -> No
             del kept[: len(kept) // 2]
         tracked = bytes_of(live.scan(step))
         everything = {
-            one.untyped_storage()._cdata: one.untyped_storage().nbytes()
-            for one in gc.get_objects()
-            if type(one) is Tensor and one.dtype == torch.float64
+            thing.untyped_storage()._cdata: thing.untyped_storage().nbytes()
+            for thing in gc.get_objects()
+            if type(thing) is Tensor and thing.dtype == torch.float64
         }
         assert tracked == sum(everything.values())
 
@@ -107,21 +107,25 @@ def test_what_existed_before_is_found_later_and_added_to_the_samples_so_far() ->
         for step in range(1, 6):
             kept += [torch.zeros(100, dtype=torch.float64)] * (step > 1)
             series.add(Sample(step, 0, live.scan(step), n_nodes=7, graph_bytes=5))
-        assert [bytes_of(one.amounts) for one in series.samples] == [n * 800 for n in range(5)]
+        assert [bytes_of(sample.amounts) for sample in series.samples] == [
+            n * 800 for n in range(5)
+        ]
         earlier = live.find_earlier(1, 6)
         series.add_earlier(earlier)
     finally:
         live.end()
     everything = {
-        one.untyped_storage()._cdata: one.untyped_storage().nbytes()
-        for one in gc.get_objects()
-        if type(one) is Tensor and one.dtype == torch.float64
+        thing.untyped_storage()._cdata: thing.untyped_storage().nbytes()
+        for thing in gc.get_objects()
+        if type(thing) is Tensor and thing.dtype == torch.float64
     }
     # All but the four tensors that were made after the first step.
     n_old = sum(everything.values()) - 4 * 800
     assert n_old >= 12_000
-    assert [bytes_of(one.amounts) for one in series.samples] == [n_old + n * 800 for n in range(5)]
-    aged = [sum(amount.aged_n for amount in one.amounts.values()) for one in series.samples]
+    assert [bytes_of(sample.amounts) for sample in series.samples] == [
+        n_old + n * 800 for n in range(5)
+    ]
+    aged = [sum(amount.aged_n for amount in sample.amounts.values()) for sample in series.samples]
     assert aged[0] == aged[1] == 0
     assert aged[2] > 0
     assert earlier.n_nodes >= 2
@@ -145,13 +149,13 @@ def test_an_accumulated_sum_that_is_found_late_is_the_oldest_changed_graph() -> 
         # Whether a graph changed is not known in the step in which it was found.
         at_once = live.changed_roots(3)
         assert {id(total), id(constant)} < set(map(id, at_once))
-        assert [id(one) for one in at_once[-3:]] == [id(one) for one in later]
+        assert [id(tensor) for tensor in at_once[-3:]] == [id(tensor) for tensor in later]
 
         total += later[1].sum()
         live.scan(4)
         ids = list(map(id, live.changed_roots(4)))
         assert id(constant) not in ids
-        assert [one for one in ids if one in map(id, [total, *later])] == [
+        assert [tensor_id for tensor_id in ids if tensor_id in map(id, [total, *later])] == [
             id(total),
             *map(id, later),
         ]
@@ -263,7 +267,7 @@ def test_the_collector_is_left_as_it_was(live: LiveTensors) -> None:
     live.scan(2)
     assert gc.isenabled()
     live.end()
-    assert not any(getattr(one, "__self__", None) is live for one in gc.callbacks)
+    assert not any(getattr(callback, "__self__", None) is live for callback in gc.callbacks)
 
 
 def test_pinned_storages_are_of_one_kind_from_their_first_sample_on(

@@ -32,11 +32,11 @@ def test_it_ends_after_some_steps(sampler: NativeSampler) -> None:
 
 def test_a_mode_of_the_program_is_never_popped(sampler: NativeSampler) -> None:
     sampler.begin(10)
-    with Counting() as own:
+    with Counting() as own_calls:
         for step in range(11, 17):
             assert not sampler.advance(step)
         torch.ones(2)
-        assert own.n == 1
+        assert own_calls.n == 1
     assert sampler.advance(17)
     assert not sampler.is_on
 

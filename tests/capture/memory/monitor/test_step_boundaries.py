@@ -56,14 +56,14 @@ def boundaries(monitors: list[Counter]) -> StepBoundaries:
 def test_of_several_optimizers_the_first_one_ends_steps() -> None:
     first, second, leader = Thing(), Thing(), LeadingOptimizer()
     steps = ([first] + [second] * 5) * 10
-    assert [leader.ends_step(one) for one in steps] == ([True] + [False] * 5) * 10
+    assert [leader.ends_step(optimizer) for optimizer in steps] == ([True] + [False] * 5) * 10
 
 
 def test_another_optimizer_after_very_many_steps_of_the_first_is_within_a_step() -> None:
     first, second, leader = Thing(), Thing(), LeadingOptimizer()
     assert all(leader.ends_step(first) for _ in range(1000))
     assert leader.is_settled
-    assert [leader.ends_step(one) for one in [second, first, first, second]] == [
+    assert [leader.ends_step(optimizer) for optimizer in [second, first, first, second]] == [
         False,
         True,
         True,
@@ -74,7 +74,7 @@ def test_another_optimizer_after_very_many_steps_of_the_first_is_within_a_step()
 
 def test_an_optimizer_that_steps_no_more_is_replaced() -> None:
     first, second, leader = Thing(), Thing(), LeadingOptimizer()
-    n_steps = sum(leader.ends_step(one) for one in [first] * 33 + [second] * 20)
+    n_steps = sum(leader.ends_step(optimizer) for optimizer in [first] * 33 + [second] * 20)
     assert n_steps == 33 + 20 - 7
 
 
@@ -93,7 +93,11 @@ def test_an_optimizer_that_was_freed_is_replaced_at_once() -> None:
     assert leader.ends_step(first[0])
     first.clear()
     second, third = Thing(), Thing()
-    assert [leader.ends_step(one) for one in (second, third, second)] == [True, False, True]
+    assert [leader.ends_step(optimizer) for optimizer in (second, third, second)] == [
+        True,
+        False,
+        True,
+    ]
 
 
 def test_with_a_new_optimizer_in_each_step_every_one_counts() -> None:
@@ -114,8 +118,8 @@ def test_a_more_reliable_source_of_steps_replaces_the_monitor(
         boundaries.step_ended("loader")
         boundaries.module_called(module, recorded=False)
     boundaries.step_ended("user")
-    found = [(one.source, one.n, one.discarded) for one in monitors]
-    assert found == [
+    sources = [(monitor.source, monitor.n, monitor.discarded) for monitor in monitors]
+    assert sources == [
         ("module", 2, True),
         ("loader", 2, True),
         ("optimizer", 3, True),
@@ -130,7 +134,7 @@ def test_only_calls_of_the_outer_module_count(
     for _ in range(20):
         boundaries.module_called(outer, recorded=False)
         boundaries.module_called(inner, recorded=False)
-    assert [(one.source, one.n) for one in monitors] == [("module", 14)]
+    assert [(monitor.source, monitor.n) for monitor in monitors] == [("module", 14)]
 
 
 def test_traced_steps_are_counted_and_skipped(
@@ -160,7 +164,7 @@ def test_calls_of_a_module_are_no_steps_while_an_optimizer_has_not_stepped(
     assert monitors == []
     for _ in range(10):
         boundaries.module_called(module, recorded=False)
-    assert [(one.source, one.n) for one in monitors] == [("module", 10)]
+    assert [(monitor.source, monitor.n) for monitor in monitors] == [("module", 10)]
 
 
 def steps_of(program: Callable[[], None]) -> int:

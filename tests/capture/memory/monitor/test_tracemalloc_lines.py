@@ -111,8 +111,8 @@ def test_a_program_that_uses_tracemalloc_finds_it_as_without_profkit(use: str) -
     tracing = OwnTracing()
     assert tracing.begin(4)
     kept = bytes(10_000)
-    for each in (kept, torch.zeros(3), OwnTracing()):
-        traceback = tracing.traceback_of(each)
+    for thing in (kept, torch.zeros(3), OwnTracing()):
+        traceback = tracing.traceback_of(thing)
         assert traceback is not None
         assert traceback[-1].filename in {__file__, OwnTracing.__init__.__code__.co_filename}
     assert sum(n_bytes for _, n_bytes in tracing.statistics()) > 10_000
@@ -151,5 +151,5 @@ def test_what_a_compiler_allocates_below_library_code_alone_has_a_line_of_its_ow
             traced(__file__, f"{library}/torch/fx/graph.py"),
         ]
     )
-    found = lines_alive(cast("OwnTracing", tracing), UserCode())
-    assert found == {COMPILER_LINE: 100, NO_LINE: 100, (__file__, 1, ""): 100}
+    lines = lines_alive(cast("OwnTracing", tracing), UserCode())
+    assert lines == {COMPILER_LINE: 100, NO_LINE: 100, (__file__, 1, ""): 100}

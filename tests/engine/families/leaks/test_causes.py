@@ -139,28 +139,33 @@ any_growth = st.builds(
 @given(grown=st.lists(any_growth, max_size=12))
 def test_every_leak_has_exactly_one_cause(grown: list[Leak]) -> None:
     builder = LiveBuilder(n_samples=1)
-    for each in grown:
-        builder.add(each)
+    for leak in grown:
+        builder.add(leak)
     ctx = Context(live=builder.build())
-    reported = [each for cause in CAUSES for group in find_leaks(ctx, cause) for each in group]
+    reported = [leak for cause in CAUSES for group in find_leaks(ctx, cause) for leak in group]
     assert sorted(map(id, reported)) == sorted(map(id, ctx.live.leaks if ctx.live else ()))
 
 
 def test_leaks_of_one_holder_are_merged() -> None:
-    mine, other = chain(), chain("module-global", "__main__.others", "[3]")
+    mine, other_chain = chain(), chain("module-global", "__main__.others", "[3]")
     small = growth(per_step_bytes=KIB, chains=(mine,), shape=THREE, first_step=5)
     large = growth(per_step_bytes=9 * KIB, chains=(mine,), shape=SCALAR, last_step=300)
-    apart = growth(per_step_bytes=20 * KIB, chains=(other,))
+    apart = growth(per_step_bytes=20 * KIB, chains=(other_chain,))
     nobody = growth(per_step_bytes=2 * KIB, chains=())
     builder = LiveBuilder(n_samples=1)
-    for each in (small, large, apart, nobody, replace(nobody)):
-        builder.add(each)
+    for leak in (small, large, apart, nobody, replace(nobody)):
+        builder.add(leak)
     groups = find_leaks(Context(live=builder.build()), "growing-container")
     assert groups[:2] == [(apart,), (large, small)]
     assert groups[2:] == [(nobody,), (nobody,)]
-    one = merge_leaks(groups[1])
-    assert (one.per_step_bytes, one.n, one.first_step, one.last_step) == (10 * KIB, 400, 1, 300)
-    assert (one.shape, one.stack) == (None, large.stack)
+    merged = merge_leaks(groups[1])
+    assert (merged.per_step_bytes, merged.n, merged.first_step, merged.last_step) == (
+        10 * KIB,
+        400,
+        1,
+        300,
+    )
+    assert (merged.shape, merged.stack) == (None, large.stack)
 
 
 def test_a_single_leak_is_not_changed() -> None:

@@ -11,9 +11,9 @@ from tests.index.snapshots import memories
 
 def requests(b: SnapshotBuilder, whole: Any = None) -> Requests:  # noqa: ANN401
     (memory,) = memories(b, whole)
-    found = memory.what_if.recorded.requests
-    assert found is not None
-    return found
+    requests = memory.what_if.recorded.requests
+    assert requests is not None
+    return requests
 
 
 def done(found: Requests) -> list[tuple[str, int]]:
@@ -75,11 +75,11 @@ def test_frees_completed_by_a_retry_follow_its_request() -> None:
         b.free(block)
     with b.frame("train.py", 4, "main"):
         b.alloc(50 * MIB)
-    found = requests(b)
-    assert done(found) == [("ALLOC", 60), ("PENDING_FREE", 60), ("ALLOC", 50), ("FREE", 60)]
+    requests_made = requests(b)
+    assert done(requests_made) == [("ALLOC", 60), ("PENDING_FREE", 60), ("ALLOC", 50), ("FREE", 60)]
     # With more room the allocator would not have waited, and the stream is done later.
-    assert simulate(found, AllocatorSettings(), 100 * MIB).peak_bytes == 60 * MIB
-    assert simulate(found, AllocatorSettings(), 200 * MIB).peak_bytes == 110 * MIB
+    assert simulate(requests_made, AllocatorSettings(), 100 * MIB).peak_bytes == 60 * MIB
+    assert simulate(requests_made, AllocatorSettings(), 200 * MIB).peak_bytes == 110 * MIB
 
 
 def test_blocks_pending_at_the_end_were_freed() -> None:
@@ -113,18 +113,18 @@ def test_blocks_from_before_a_truncated_history_are_initial_requests() -> None:
     b.alloc(25 * MIB, stream=3)
     b.finish(7)
     b.free(small)
-    found = requests(b)
-    assert done(found) == [
+    requests_made = requests(b)
+    assert done(requests_made) == [
         ("FREE", 30),
         ("PENDING_FREE", 40),
         ("ALLOC", 25),
         ("FREE", 40),
         ("FREE", 0),
     ]
-    assert sorted(found.begin.n_bytes.tolist()) == [2 * MIB, 20 * MIB, 30 * MIB, 40 * MIB]
-    assert sorted(found.begin.block_bytes.tolist()) == [512, 5 * MIB, 30 * MIB, 40 * MIB]
+    assert sorted(requests_made.begin.n_bytes.tolist()) == [2 * MIB, 20 * MIB, 30 * MIB, 40 * MIB]
+    assert sorted(requests_made.begin.block_bytes.tolist()) == [512, 5 * MIB, 30 * MIB, 40 * MIB]
     # The 30 MiB of the stream serve it again.
-    assert simulate(found, AllocatorSettings()).change_bytes.tolist() == []
+    assert simulate(requests_made, AllocatorSettings()).change_bytes.tolist() == []
 
 
 def test_requests_of_a_private_pool_use_it() -> None:
@@ -132,9 +132,9 @@ def test_requests_of_a_private_pool_use_it() -> None:
     b.free(b.alloc(30 * MIB, pool=(0, 1)))
     b.alloc(30 * MIB)
     b.alloc(28 * MIB, pool=(0, 1))
-    found = requests(b)
-    assert found.private.tolist() == [1, 0, 1]
-    course = simulate(found, AllocatorSettings())
+    requests_made = requests(b)
+    assert requests_made.private.tolist() == [1, 0, 1]
+    course = simulate(requests_made, AllocatorSettings())
     # What is reserved for graphs is not the cache that settings are judged by.
     assert course.change_bytes.tolist() == [30 * MIB]
 
@@ -148,9 +148,9 @@ def test_small_and_large_requests_can_be_simulated_separately() -> None:
     b.alloc(30 * MIB)
     b.free(b.alloc(512))
     b.empty_cache()
-    found = requests(b)
-    small = simulate(found, AllocatorSettings(), pool_size="small")
-    large = simulate(found, AllocatorSettings(), pool_size="large")
+    requests_made = requests(b)
+    small = simulate(requests_made, AllocatorSettings(), pool_size="small")
+    large = simulate(requests_made, AllocatorSettings(), pool_size="large")
     assert (small.begin_bytes, small.peak_bytes) == (2 * MIB, 2 * MIB)
     assert (large.begin_bytes, large.peak_bytes) == (20 * MIB, 50 * MIB)
-    assert simulate(found, AllocatorSettings()).peak_bytes == 52 * MIB
+    assert simulate(requests_made, AllocatorSettings()).peak_bytes == 52 * MIB

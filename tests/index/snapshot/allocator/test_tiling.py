@@ -30,10 +30,10 @@ def chain(block: Block) -> Iterator[Block]:
     """All parts of a block's segment, by address."""
     while block.before is not None:
         block = block.before
-    each: Block | None = block
-    while each is not None:
-        yield each
-        each = each.after
+    current: Block | None = block
+    while current is not None:
+        yield current
+        current = current.after
 
 
 programs = st.lists(
@@ -102,10 +102,10 @@ def _holds_together(
     assert not any(block.is_free for block in used)
     for block in (*used, *free):
         parts = list(chain(block))
-        for each, following in pairwise(parts):
-            assert each.address + each.n_bytes == following.address
-            assert following.before is each
+        for part, following in pairwise(parts):
+            assert part.address + part.n_bytes == following.address
+            assert following.before is part
             # Two free neighbours would have become one.
             assert not (
-                each.is_free and following.is_free and each.is_mapped == following.is_mapped
+                part.is_free and following.is_free and part.is_mapped == following.is_mapped
             )

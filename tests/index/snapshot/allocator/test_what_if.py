@@ -104,8 +104,8 @@ def test_expandable_segments_are_reproduced(steps: Steps) -> None:
 def test_every_max_split_size_is_predicted_exactly(steps: Steps) -> None:
     # A cache that was emptied when there was nothing to give back left no trace.
     program = program_of([step for step in steps if step[0] != "empty"])
-    other = ran(program).what_if
-    for outcome in other.split_results:
+    simulated = ran(program).what_if
+    for outcome in simulated.split_results:
         limit = outcome.settings.max_split_bytes
         assert outcome.peak_bytes == most_reserved(program, max_split_bytes=limit)
 
@@ -122,9 +122,9 @@ def test_expandable_segments_are_predicted_exactly(steps: Steps) -> None:
 @with_settings(max_examples=60, deadline=None)
 @given(steps=STEPS, total=st.sampled_from([300 * MIB, 500 * MIB, 800 * MIB]))
 def test_a_full_device_is_reproduced(steps: Steps, total: int) -> None:
-    other = ran(program_of(steps), total_bytes=total).what_if
-    assert other.max_error_bytes == 0
-    assert other.recorded.capacity_bytes is None or other.recorded.capacity_bytes <= total
+    simulated = ran(program_of(steps), total_bytes=total).what_if
+    assert simulated.max_error_bytes == 0
+    assert simulated.recorded.capacity_bytes is None or simulated.recorded.capacity_bytes <= total
 
 
 def split_by_shorter_ones(b: SnapshotBuilder) -> None:
@@ -135,9 +135,9 @@ def split_by_shorter_ones(b: SnapshotBuilder) -> None:
 
 
 def test_a_limit_prevents_splitting_of_large_blocks() -> None:
-    other = ran(split_by_shorter_ones).what_if
-    assert other.recorded.peak_bytes == 10 * 200 * MIB
-    split, expandable = other.best_split, other.expandable
+    simulated = ran(split_by_shorter_ones).what_if
+    assert simulated.recorded.peak_bytes == 10 * 200 * MIB
+    split, expandable = simulated.best_split, simulated.expandable
     assert split is not None
     assert expandable is not None
     # One block of 200 MiB, and ten of 120 beside it. Of limits that come to the same the largest
@@ -154,11 +154,11 @@ def test_a_limit_does_not_help_fragmented_small_blocks() -> None:
         b.free(*[b.alloc(24 * MIB) for _ in range(40)])
         b.alloc(900 * MIB)
 
-    other = ran(program).what_if
-    split, expandable = other.best_split, other.expandable
+    simulated = ran(program).what_if
+    split, expandable = simulated.best_split, simulated.expandable
     assert split is not None
     assert expandable is not None
-    assert other.recorded.peak_bytes == split.peak_bytes == (40 * 24 + 900) * MIB
+    assert simulated.recorded.peak_bytes == split.peak_bytes == (40 * 24 + 900) * MIB
     assert expandable.peak_bytes == 40 * 24 * MIB
     assert split.settings.alloc_conf == "max_split_size_mb:512"
 
@@ -169,9 +169,9 @@ def test_a_limit_in_use_is_also_simulated_without() -> None:
         held = [b.alloc(50 * MIB) for _ in range(12)]
         b.free(*held)
 
-    other = ran(program, max_split_bytes=64 * MIB).what_if
-    assert other.recorded.peak_bytes == 1200 * MIB
-    split = other.best_split
+    simulated = ran(program, max_split_bytes=64 * MIB).what_if
+    assert simulated.recorded.peak_bytes == 1200 * MIB
+    split = simulated.best_split
     assert split is not None
     assert (split.settings.alloc_conf, split.peak_bytes) == ("", 600 * MIB)
 
@@ -183,12 +183,12 @@ def test_expandable_segments_are_simulated_without_a_limit() -> None:
             b.alloc(2 * MIB)
             b.free(*held)
 
-    other = ran(program, expandable=True, max_split_bytes=64 * MIB).what_if
-    assert other.split_results == ()
-    expandable = other.expandable
+    simulated = ran(program, expandable=True, max_split_bytes=64 * MIB).what_if
+    assert simulated.split_results == ()
+    expandable = simulated.expandable
     assert expandable is not None
     assert expandable.peak_bytes == most_reserved(program, expandable=True)
-    assert expandable.peak_bytes < other.recorded.peak_bytes // 2
+    assert expandable.peak_bytes < simulated.recorded.peak_bytes // 2
     assert ran(program, expandable=True).what_if.expandable is None
 
 
@@ -202,10 +202,10 @@ def test_the_initial_state_is_unchanged() -> None:
         b.free(kept, odd)
         b.alloc(20 * MIB)
 
-    other = ran(program).what_if
-    assert other.max_error_bytes == 0
-    assert other.recorded.requests is not None
-    assert other.recorded.requests.begin.n_bytes.sum() == (20 + 300) * MIB
+    simulated = ran(program).what_if
+    assert simulated.max_error_bytes == 0
+    assert simulated.recorded.requests is not None
+    assert simulated.recorded.requests.begin.n_bytes.sum() == (20 + 300) * MIB
 
 
 def test_a_block_from_before_the_history_includes_its_unsplit_rest() -> None:
@@ -230,10 +230,10 @@ def test_a_failed_allocation_is_simulated_again() -> None:
             b.alloc(120 * MIB)
         b.alloc_or_none(300 * MIB)
 
-    other = ran(program, total_bytes=1000 * MIB).what_if
+    simulated = ran(program, total_bytes=1000 * MIB).what_if
     (shortage,) = ran(program, total_bytes=1000 * MIB).allocation_failures
-    assert other.recorded.capacity_bytes == 1000 * MIB
-    met = other.setting_that_serves(shortage.place)
+    assert simulated.recorded.capacity_bytes == 1000 * MIB
+    met = simulated.setting_that_serves(shortage.place)
     assert met is not None
     assert met.settings.alloc_conf == "expandable_segments:True"
     assert ran(program, total_bytes=1000 * MIB, expandable=True).allocation_failures == ()
@@ -251,12 +251,12 @@ def test_a_setting_that_fails_an_earlier_allocation_is_rejected() -> None:
         b.alloc_or_none(120 * MIB)
         assert kept
 
-    other = ran(program, total_bytes=500 * MIB).what_if
-    assert other.is_reproduced
+    simulated = ran(program, total_bytes=500 * MIB).what_if
+    assert simulated.is_reproduced
     assert all(
-        outcome.is_complete == (outcome.failed_at == NEVER) for outcome in other.split_results
+        outcome.is_complete == (outcome.failed_at == NEVER) for outcome in simulated.split_results
     )
-    assert other.best_split is None or other.best_split.is_complete
+    assert simulated.best_split is None or simulated.best_split.is_complete
 
 
 def test_a_history_that_cannot_be_reproduced_has_no_prediction() -> None:
@@ -269,13 +269,13 @@ def test_a_history_that_cannot_be_reproduced_has_no_prediction() -> None:
     wrong = replace(
         memory.what_if.recorded, settings=replace(memory.settings, max_split_bytes=None)
     )
-    other = WhatIf(wrong)
-    assert other.max_error_bytes == 22 * MIB
-    assert not other.is_reproduced
-    assert other.expandable is None
-    assert other.split_results == ()
-    assert other.best_split is None
-    assert other.setting_that_serves(0) is None
+    broken = WhatIf(wrong)
+    assert broken.max_error_bytes == 22 * MIB
+    assert not broken.is_reproduced
+    assert broken.expandable is None
+    assert broken.split_results == ()
+    assert broken.best_split is None
+    assert broken.setting_that_serves(0) is None
 
 
 @pytest.mark.parametrize("n_kept", [1, 2])
