@@ -65,15 +65,18 @@ def main() -> None:
     )
     parser.add_argument("--list", action="store_true", help="print the commands")
     options = parser.parse_args()
+
     chosen = {
         name: whole if not options.quick else quick for name, (whole, quick) in BENCHMARKS.items()
     }
     commands = {name: given.split() for name, given in chosen.items() if given is not None}
     commands["analyze"] += ["--peers", options.peers]
+
     if options.list:
         for name, given in commands.items():
             print("python -m", f"benchmarks.{name}", *given)
         return
+
     began_s = time.monotonic()
     table = "\n".join(section(name, given, options.peers) for name, given in commands.items())
     took_min = (time.monotonic() - began_s) / 60

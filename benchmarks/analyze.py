@@ -87,6 +87,7 @@ def run(arguments: list[str], python: str = sys.executable) -> Run:
     """Measure a process of an interpreter with these arguments."""
     before = os.times()
     begin = time.perf_counter()
+
     with tempfile.TemporaryFile() as said:
         process = subprocess.Popen(
             [python, *arguments],
@@ -108,6 +109,7 @@ def run(arguments: list[str], python: str = sys.executable) -> Run:
         code = process.wait()
         said.seek(0)
         lines = said.read().decode("utf-8", "replace").strip().splitlines()
+
     after = os.times()
     cpu = sum(after[2:4]) - sum(before[2:4])
     last = lines[-1] if lines else "killed"
@@ -129,11 +131,13 @@ def compare(path: Path, peers: str | None) -> None:
     if peers:
         runs[PERFETTO] = perfetto(path)
     bare_s = runs[BARE].cpu_seconds
+
     for name, measured in runs.items():
         ratio, share = measured.seconds / bare_s, measured.peak_bytes / n_bytes
         times = f"{measured.seconds:8.2f} {measured.cpu_seconds:7.2f} {ratio:7.2f}"
         memory = f"{measured.peak_bytes / 1e6:7.0f} {share:7.2f}"
         print(f"{name:<22} {times} {memory} {measured.failed}".rstrip())
+
     ratio, share = ours.seconds / bare_s, ours.peak_bytes / n_bytes
     size = f"{n_bytes / 1e6:.0f} MB"
     target = TARGET_TIME if n_bytes < LARGE_BYTES else TARGET_TIME_LARGE
@@ -168,12 +172,14 @@ def main() -> None:
     )
     parser.add_argument("--trace", type=Path, help="the trace to repeat")
     options = parser.parse_args()
+
     source = options.trace or max(
         TRACES.glob("*/*.pt.trace.json.gz"), key=lambda path: path.stat().st_size
     )
     trace = source.read_bytes()
     if source.suffix == ".gz":
         trace = igzip.decompress(trace)
+
     for size in options.mb:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder, "repeated.pt.trace.json")

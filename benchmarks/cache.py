@@ -87,6 +87,7 @@ def large(trace: bytes, megabytes: int, rounds: int) -> None:
         runs: dict[str, list[Run]] = {
             name: [] for name in ("no cache", "first analysis", "second analysis", *shown_as)
         }
+
         for _ in range(rounds):
             shutil.rmtree(cache, ignore_errors=True)
             runs["no cache"].append(run([*command, "--no-cache"]))
@@ -94,6 +95,7 @@ def large(trace: bytes, megabytes: int, rounds: int) -> None:
             runs["second analysis"].append(run(command))
             for name, options in shown_as.items():
                 runs[name].append(run(options))
+
         print(f"\n{megabytes} MB of text, {rounds} rounds")
         print(f"{'process':<24} {'cpu s':>7} {'range':<13} {'wall s':>7} {'x none':>7}")
         base_s = statistics.median(run.cpu_seconds for run in runs["no cache"])
@@ -130,6 +132,7 @@ def small(trace: bytes) -> None:
         for _ in range(SMALL_ROUNDS):
             for name, command in commands.items():
                 runs[name].append(run(command))
+
     print(f"\nsmall, {SMALL_ROUNDS} rounds")
     print(f"{'process':<24} {'cpu s':>7} {'range':<13} {'wall s':>7} {'x numpy':>7}")
     base_s = statistics.median(run.cpu_seconds for run in runs["import numpy"])

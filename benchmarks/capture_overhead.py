@@ -146,6 +146,7 @@ def measured(device: str, rounds: int) -> dict[str, dict[str, float]]:
     step = transformer_step(device)
     timed(step, nothing)
     lengths: dict[str, list[float]] = {}
+
     with tempfile.TemporaryDirectory() as folder:
         for _ in range(rounds):
             lengths.setdefault("no profiler", []).extend(timed(step, nothing))
@@ -154,6 +155,7 @@ def measured(device: str, rounds: int) -> dict[str, dict[str, float]]:
             lengths.setdefault("torch.profiler, stacks", []).extend(under_torch(step, stacks=True))
         files = [to_file(step, folder) for _ in range(rounds)]
         stops = [loop_stop(step, folder) for _ in range(rounds)]
+
     return {
         "step_ms": {name: statistics.median(taken) * 1e3 for name, taken in lengths.items()},
         "to_file_ms": medians_ms(files),
@@ -179,6 +181,7 @@ def main() -> None:
     step_ms = figures["step_ms"]
     for name, ms in step_ms.items():
         print(f"{name:<24} {ms:7.3f} ms per step {ms / step_ms['no profiler']:.2f} x no profiler")
+
     ratio = step_ms["profkit.trace"] / step_ms["torch.profiler"]
     compared("a recorded step, of one under torch.profiler", ratio, "x", TARGET)
     bare, ours = figures["to_file_ms"]["torch"], figures["to_file_ms"]["profkit"]

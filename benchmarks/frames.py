@@ -84,6 +84,7 @@ def measure(page: Path, width: int) -> None:
     path = browser_path()
     if path is None:
         raise SystemExit("no browser found")
+
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
         sheet = browser.new_page(viewport={"width": width, "height": HEIGHT})

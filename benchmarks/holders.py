@@ -60,6 +60,7 @@ def main() -> None:
     """Print the figures."""
     trainer = Trainer()
     program: list[Node] = []
+
     for size in SIZES:
         program += [Node(n) for n in range(size // 5 - len(program))]
         n_objects = len(gc.get_objects())
@@ -83,6 +84,7 @@ def main() -> None:
         for _ in range(50):
             part = (part * 2.0).tanh()
         parts.append(part)
+
     total = torch.stack(parts).sum()
     print(f"a graph of {NODES:,} nodes")
     length = min_ms(lambda: autograd_graphs.measure_graph([total], counted=set()))

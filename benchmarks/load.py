@@ -132,6 +132,7 @@ def repeated(trace: bytes, n_bytes: int, vary: random.Random | None = None) -> I
     head = json.dumps(document)[:-1].encode() + b', "traceEvents": ['
     yield head
     written, turn = len(head), 0
+
     while written < n_bytes:
         again = events if vary is None else _varied(events, vary)
         moved = (_moved(event, turn, turn * span_us) for event in again)
@@ -140,6 +141,7 @@ def repeated(trace: bytes, n_bytes: int, vary: random.Random | None = None) -> I
         yield piece
         written += len(piece)
         turn += 1
+
     yield b"]}"
 
 
@@ -152,6 +154,7 @@ def _varied(events: list[dict[str, Any]], vary: random.Random) -> list[dict[str,
     for before, moment in itertools.pairwise(moments):
         changed[moment] = changed[before] + (moment - before) * vary.uniform(0.4, 1.0)
     again = []
+
     for event in events:
         if "ts" not in event:
             again.append(event)
@@ -161,6 +164,7 @@ def _varied(events: list[dict[str, Any]], vary: random.Random) -> list[dict[str,
         if "dur" in event:
             later["dur"] = round(changed[event["ts"] + event["dur"]] - start, 3)
         again.append({**event, **later})
+
     return again
 
 
@@ -192,6 +196,7 @@ def once(path: Path, statement: str) -> tuple[float, int]:
         monitor.join()
         monitor.peak_bytes = max(monitor.peak_bytes, monitor.current_bytes())
         reader.stdin.write("done\n")
+
     return seconds, monitor.peak_bytes - monitor.base_bytes
 
 
@@ -219,12 +224,14 @@ def main() -> None:
     parser.add_argument("--mb", type=int, default=200, help="megabytes of text")
     parser.add_argument("--trace", type=Path, help="the trace to repeat")
     options = parser.parse_args()
+
     source = options.trace or max(
         TRACES.glob("*/*.pt.trace.json.gz"), key=lambda path: path.stat().st_size
     )
     trace = source.read_bytes()
     if source.suffix == ".gz":
         trace = igzip.decompress(trace)
+
     with tempfile.TemporaryDirectory() as folder:
         plain, packed = Path(folder, "repeated.json"), Path(folder, "repeated.json.gz")
         with plain.open("wb") as file, igzip.open(packed, "wb") as zipped:

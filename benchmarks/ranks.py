@@ -119,6 +119,7 @@ def analyzed(path: Path) -> Run:
             ],
             _GIVE_UP_S,
         )
+
         return replace(run, report=json.loads(out.read_bytes()))
 
 
@@ -135,6 +136,7 @@ def measured(command: list[str], limit_s: int) -> Run:
     )
     monitor = PeakMonitor(process.pid)
     monitor.start()
+
     try:
         code = process.wait(limit_s)
     except subprocess.TimeoutExpired:
@@ -144,6 +146,7 @@ def measured(command: list[str], limit_s: int) -> Run:
     finally:
         monitor.over.set()
         monitor.join()
+
     if code:
         raise SystemExit(f"{' '.join(command[:4])} ended with {code}.")
     after = os.times()
@@ -188,6 +191,7 @@ def trace_of_a_rank(n_bytes: int, world_size: int) -> bytes:
         "Process Group Name": "0",
     }
     about, seq = 0, 0
+
     while about < n_bytes:
         with builder.step():
             for _ in range(20):
@@ -203,6 +207,7 @@ def trace_of_a_rank(n_bytes: int, world_size: int) -> bytes:
                 )
                 seq += 1
         about += 20 * OPERATORS * 520
+
     return builder.to_bytes()
 
 
@@ -212,6 +217,7 @@ def main() -> None:
     parser.add_argument("--scale", type=float, default=1.0, help="share of the ranks")
     parser.add_argument("--hta", metavar="PYTHON", help="one that has HolisticTraceAnalysis")
     options = parser.parse_args()
+
     for most, mb in SIZES:
         n_ranks = max(4, round(most * options.scale))
         with tempfile.TemporaryDirectory() as folder:

@@ -70,6 +70,7 @@ def gpu_training() -> bytes:
     """A trace of ten steps on a GPU: layers, modules, memory, two streams, copies, syncs."""
     b = TraceBuilder(stacks=True, memory=True)
     chance = random.Random(0)  # noqa: S311  (not cryptographic)
+
     for _ in range(10):
         with b.step(), b.frame("train.py", 31, "main"), b.module("Net"):
             b.load(chance.randint(50_000, 400_000))
@@ -87,6 +88,7 @@ def gpu_training() -> bytes:
                         )
                     b.free(address)
             b.item()
+
     return b.to_bytes()
 
 
@@ -151,6 +153,7 @@ def measure_small(pattern: str, folder: Path) -> None:
         page = folder / f"{path.parent.name}.html"
         page.write_bytes(render(studied.report, "html", recording=studied.recording))
         pages.append(page)
+
     drawn_s = []
     for page, times in zip_longest(pages, opened(pages)):
         print(f"{page.stem:>24} {page.stat().st_size / 1e3:9.0f} {_shown(times)}")
@@ -184,6 +187,7 @@ def measure(path: Path, folder: Path) -> None:
     print(
         f"{len(recording.context.events):>9,} {times} {ratios} {n_bytes / 1e6:7.2f} {_shown(seen)}"
     )
+
     if len(recording.context.events) >= LARGE_EVENTS:
         compared("page of a million events", n_bytes / 1e6, "MB", TARGET_BYTES / 1e6)
         if seen:
@@ -203,6 +207,7 @@ def main() -> None:
     parser.add_argument("--trace", type=Path, help="the recorded trace to repeat")
     parser.add_argument("--small", default="*", help="pattern of folders of small recordings")
     options = parser.parse_args()
+
     source = options.trace or max(
         TRACES.glob("*/*.pt.trace.json.gz"), key=lambda path: path.stat().st_size
     )
@@ -214,11 +219,13 @@ def main() -> None:
     columns = [("analysis", 9), ("json", 7), ("timeline", 9), ("html", 7), ("x analysis", 10)]
     columns += [("x json", 7), ("MB", 7), ("painted", 8), ("loaded", 8), ("drawn", 8)]
     print(f"{'events':>9}", *(f"{name:>{width}}" for name, width in columns))
+
     for program, text in (("recorded, on the CPU", trace), ("made, on a GPU", gpu_training())):
         print(program)
         for n_events in options.events:
             with tempfile.TemporaryDirectory() as folder:
                 measure(written(text, n_events, Path(folder)), Path(folder))
+
     print(f"{'small recordings':>24} {'kB':>9} {'painted':>8} {'loaded':>8} {'drawn':>8}")
     with tempfile.TemporaryDirectory() as folder:
         measure_small(options.small, Path(folder))

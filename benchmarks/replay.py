@@ -219,11 +219,13 @@ def main() -> None:
     parser.add_argument("--events", type=int, default=1_000_000)
     parser.add_argument("--case", choices=CASES)
     options = parser.parse_args()
+
     print(
         f"{'case':<13} {'events':>9} {'read s':>7} {'build':>6} {'replay':>6} {'path':>6} "
         f"{'x read':>6} {'MB':>6} {'growth':>6}"
     )
     worst = slowest = 0.0
+
     for case in [options.case] if options.case else CASES:
         n, load_s, *parts, n_bytes = measured(case, options.events)
         part = sum(measured(case, options.events // 4)[2:5])
@@ -234,6 +236,7 @@ def main() -> None:
             + " ".join(f"{seconds:6.2f}" for seconds in parts)
             + f" {ratio:6.2f} {n_bytes / 1e6:6.0f} {sum(parts) / part:6.1f}"
         )
+
     compared("graph, replay and path in the worst case, of reading", worst, "x", TARGET_RATIO)
     compared("of a million events in the worst case", slowest, "s", TARGET_S)
 

@@ -47,6 +47,7 @@ def synthetic_snapshot(n_events: int, n_frames: int) -> dict[str, Any]:
     history: list[dict[str, Any]] = []
     live: list[tuple[int, int]] = []
     address, time_us = 0x7F0000000000, 1_700_000_000_000_000
+
     while len(history) < n_events:
         time_us += chance.randrange(5, 50)
         if len(live) < chance.randrange(2 * MEAN_LIVE):
@@ -72,6 +73,7 @@ def synthetic_snapshot(n_events: int, n_frames: int) -> dict[str, Any]:
             }
             for action in actions
         ]
+
     blocks = [
         {
             "address": at,
@@ -109,6 +111,7 @@ def compare(path: Path, n_events: int) -> None:
     runs = {name: run(["-c", statement + code, str(path)]) for name, code in READERS.items()}
     runs["profkit analyze"] = ours = run(["-m", "profkit", "analyze", str(path), "-o", os.devnull])
     bare = runs[BARE]
+
     for name, measured in runs.items():
         ratio = measured.seconds / bare.seconds
         row = f"{measured.seconds:8.2f} {measured.cpu_seconds:7.2f} {ratio:7.2f}"
@@ -122,6 +125,7 @@ def compare(path: Path, n_events: int) -> None:
         compared(f"{size}: time, of pickle.load", usual, "x", TARGET_TIME)
         fastest = ours.seconds / bare.seconds
         compared(f"{size}: time, of pickle.load without collections", fastest, "x", TARGET_TIME)
+
     memory_share = ours.peak_bytes / bare.peak_bytes
     compared(f"{size}: peak memory, of pickle.load", memory_share, "x", TARGET_MEMORY)
 

@@ -223,9 +223,11 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--json", metavar="FILE")
     options = parser.parse_args()
+
     warnings.filterwarnings("ignore")
     torch.set_num_threads(1)
     results = {}
+
     with tempfile.TemporaryDirectory() as folder:
         os.environ["PROFKIT_DIR"] = folder
         for run in (lightning, huggingface, ignite, accelerate):
@@ -235,6 +237,7 @@ def main() -> None:
             times = ", ".join(f"{name} {s:.2f} s" for name, s in took.items())
             print(f"{run.__name__}: {times}")
             compared(f"{run.__name__}: callback, of profkit.trace", ratio, "x", TARGET + NOISE)
+
     if options.json:
         with open(options.json, "w", encoding="utf-8") as file:  # noqa: PTH123
             json.dump(results, file, indent=1)

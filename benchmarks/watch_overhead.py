@@ -81,6 +81,7 @@ def run_alone(n_objects: int, n_steps: int, n_passes: int, *, leaks: bool, watch
     monitor = LeakMonitor("benchmark", "user")
     own_s = []
     began = time.process_time()
+
     for _ in range(n_steps):
         training.step()
         if leaks:
@@ -89,6 +90,7 @@ def run_alone(n_objects: int, n_steps: int, n_passes: int, *, leaks: bool, watch
             ended = time.thread_time()
             monitor.step()
             own_s.append(time.thread_time() - ended)
+
     ended = time.thread_time()
     live = monitor.finish() if watched else None
     took = time.process_time() - began
@@ -116,6 +118,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, metavar="FILE")
     parser.add_argument("--alone", type=json.loads, help=argparse.SUPPRESS)
     options = parser.parse_args()
+
     if options.alone is not None:
         run_alone(**options.alone)
         return
@@ -162,6 +165,7 @@ def main() -> None:
         kind = "leaking" if row["leaks"] else "clean"
         what = f"monitoring {row['n_steps']} {kind} steps, {row['n_objects']:,} objects"
         compared(what, 1 + row["own"], "x bare", 1 + row["target"])
+
     if options.json is not None:
         options.json.write_text(json.dumps(rows), encoding="utf-8")
 

@@ -106,6 +106,7 @@ def spent(command: list[str], folder: Path) -> Run:
         "PROFKIT_DIR": str(folder / "traces"),
         "BENCHMARK_STAMPS": str(stamps),
     }
+
     with tempfile.TemporaryFile() as output:
         process = subprocess.Popen(
             command, cwd=folder, env=settings, stdout=output, stderr=subprocess.DEVNULL
@@ -114,6 +115,7 @@ def spent(command: list[str], folder: Path) -> Run:
         process.returncode = os.waitstatus_to_exitcode(status)
         output.seek(0)
         result = process.returncode, output.read()
+
     began, ended = map(float, stamps.read_text().split()) if stamps.exists() else (0.0, 0.0)
     return Run(used.ru_utime + used.ru_stime, began, ended, result)
 
@@ -137,6 +139,7 @@ def measured(program: Path, folder: Path, runs: int, longer: int = 1) -> Cost:
     bare = fastest([sys.executable, *command], folder, runs)
     watched = fastest([*run, *command], folder, runs)
     untraced = fastest([*run, "--no-trace", *command], folder, runs)
+
     for instrumented in (watched, untraced):
         if instrumented.result != bare.result:
             raise RuntimeError(f"{program.name}: {instrumented.result} instead of {bare.result}")
@@ -164,8 +167,10 @@ def main() -> None:
     parser.add_argument("--longer", type=int, default=12, help="times the usual requests (12)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures as JSON")
     options = parser.parse_args()
+
     figures = {}
     print(f"{'CPU seconds':20}" + "".join(f"{field:>9}" for field in (*Cost._fields, "ratio")))
+
     with tempfile.TemporaryDirectory() as folder:
         for name in options.program or programs():
             (source,) = PROGRAMS.glob(f"{name}.*")
@@ -181,6 +186,7 @@ def main() -> None:
             elif name in TINY_STEPS:
                 what = f"{name}: hooks and memory monitoring, of the bare program"
                 compared(what, 1 + cost.hooks / cost.bare, "x", MAX_TINY_RATIO)
+
     if options.json is not None:
         options.json.write_text(json.dumps(figures), encoding="utf-8")
 

@@ -121,6 +121,7 @@ def check(number: int, folder: Path, writes: Writes) -> dict[str, Any]:
     command = _COMMANDS[number // 4 % len(_COMMANDS)]
     by_command: Callable[[Path, Path], str] = lambda at, to: _of_command(command, at, to)  # noqa: E731
     began = time.perf_counter(), time.process_time()
+
     try:
         with time_limit():
             result["end"] = (by_command if number % 4 == 0 else _of_api)(path, out)
@@ -128,6 +129,7 @@ def check(number: int, folder: Path, writes: Writes) -> dict[str, Any]:
         result["bug"] = f"too slow\n{traceback.format_exc()}"
     except Exception:  # noqa: BLE001  (what it looks for)
         result["bug"] = traceback.format_exc()
+
     result["wall_s"] = time.perf_counter() - began[0]
     result["cpu_s"] = time.process_time() - began[1]
     asked = (str(out), str(folder / ".output."), str(folder / "saved.json"), os.devnull)
@@ -156,6 +158,7 @@ def run(numbers: range, folder: Path) -> Iterator[dict[str, Any]]:
     while numbers:
         read, write = os.pipe()
         process = os.fork()
+
         if process == 0:
             os.close(read)
             os.chdir(folder)
@@ -170,6 +173,7 @@ def run(numbers: range, folder: Path) -> Iterator[dict[str, Any]]:
                 last, done = result["number"], "kind" in result
                 if done:
                     yield result
+
         os.waitpid(process, 0)
         if not done:
             yield {"number": last, "kind": mutant(last).kind, "bug": "the process died"}
@@ -191,6 +195,7 @@ def main(folder: str, count: str, first: str = "0") -> int:
     ends: Counter[str] = Counter()
     bugs: Counter[str] = Counter()
     slowest = {"cpu_s": 0.0, "wall_s": 0.0}
+
     for result in run(range(int(first), int(first) + int(count)), work):
         if "bug" in result:
             kind = result["bug"].strip().splitlines()[-1][:150]
@@ -206,6 +211,7 @@ def main(folder: str, count: str, first: str = "0") -> int:
             if result.get(name, 0) > seconds:
                 slowest[name] = result[name]
                 print(f"slowest {name} {result[name]:.2f} s: {result['number']}", flush=True)
+
     for end, n in sorted(ends.items()):
         print(f"{n:7} {end}")
     for end, n in bugs.most_common():

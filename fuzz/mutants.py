@@ -104,6 +104,7 @@ def mutant(number: int) -> Mutant:
     tree = copy.deepcopy(rng.choice([tree for name, tree in _bases() if name == kind]))
     for _ in range(rng.choice((0, 1, 1, 1, 2, 3, 8))):
         tree = _changed(tree, rng)
+
     if kind == "snapshot":
         data, suffix = _pickled(tree, rng), ".pickle"
     else:
@@ -115,6 +116,7 @@ def mutant(number: int) -> Mutant:
         suffix = f"{suffix}{ending}"
         if rng.random() < 0.5:
             data = _damaged(data, rng)
+
     return Mutant(kind, suffix, data)
 
 
@@ -205,6 +207,7 @@ def _lengths(node: Any, key: Any, rng: random.Random, _: Any) -> None:  # noqa: 
         return
     change = rng.randrange(7)
     n = len(value)
+
     if change == 0:
         rng.shuffle(value)
     elif change == 1:

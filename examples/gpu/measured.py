@@ -57,6 +57,7 @@ def options(
         more(parser)
     torch.manual_seed(1)
     torch.set_float32_matmul_precision("high")
+
     return parser.parse_args(arguments)
 
 

@@ -93,6 +93,7 @@ def arguments_of(words: list[str] | None) -> argparse.Namespace:
         parser.error(f"no such program: {', '.join(sorted(unknown))}")
     if options.out is None and options.device == "cpu":
         parser.error("--device cpu needs --out FOLDER: traces/gpu is for recordings of a GPU")
+
     return options
 
 
@@ -153,6 +154,7 @@ def write_table(
             reports[name] = report
             if expects:
                 expect(rows.folder / name, report)
+
     text = page(list(truths(rows, EXPECTED, reports)), rows)
     table.write_text(f"{text}\n{section.recorded()}", encoding="utf-8")
     print(f"the table is {table}")
@@ -171,6 +173,7 @@ def main(words: list[str] | None = None) -> int:
     out = options.out or OUT
     table = TABLE if options.out is None else out / "truth.md"
     rows = Rows(out)
+
     if options.only_table:
         write_table(rows, {}, table)
         return 0
@@ -185,6 +188,7 @@ def main(words: list[str] | None = None) -> int:
         turns = Turns(options.timeout, variables)
         session = Session(rows, turns, options.device, machine(), Path(scratch))
         succeeded = run_all(session, options)
+
     write_table(rows, session.reports, table)
     print(f"it took {(time.monotonic() - began_s) / 60:.1f} minutes")
     return 0 if succeeded else 1

@@ -34,12 +34,14 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, default=120)
     steps = parser.parse_args().steps
+
     torch.manual_seed(23)
     model = nn.Sequential(
         nn.Linear(30, 250), nn.ELU(), nn.Linear(250, 250), nn.ELU(), nn.Linear(250, 1)
     )
     optimizer = torch.optim.SGD(model.parameters(), lr=0.02, nesterov=True, momentum=0.8)
     history = History()
+
     for _ in range(steps):
         x = torch.randn(64, 30)
         loss = nn.functional.smooth_l1_loss(model(x), x.norm(dim=1, keepdim=True))
@@ -47,6 +49,7 @@ def main() -> None:
         loss.backward()
         optimizer.step()
         history.note(model, loss.item())
+
     best = min(range(steps), key=history.losses.__getitem__)
     model.load_state_dict(torch.load(io.BytesIO(history.checkpoints[best])))
     print(f"best was step {best} with {history.losses[best]:.4f}")

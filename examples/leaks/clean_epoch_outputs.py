@@ -39,9 +39,11 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=8)
     parser.add_argument("--batches", type=int, default=25)
     options = parser.parse_args()
+
     torch.manual_seed(52)
     module = LitClassifier()
     optimizer = torch.optim.Adam(module.parameters(), lr=1e-3)
+
     for epoch in range(options.epochs):
         for _ in range(options.batches):
             x = torch.randn(200, 30)

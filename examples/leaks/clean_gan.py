@@ -44,6 +44,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, default=120)
     steps = parser.parse_args().steps
+
     torch.manual_seed(55)
     generator = nn.Sequential(nn.Linear(10, 128), nn.ReLU(), nn.Linear(128, 784), nn.Tanh())
     critic = nn.Sequential(nn.Linear(784, 64), nn.LeakyReLU(0.2), nn.Linear(64, 1), nn.Flatten(0))
@@ -51,6 +52,7 @@ def main() -> None:
     opt_d = torch.optim.Adam(critic.parameters(), lr=2e-4, betas=(0.5, 0.999))
     adversarial = nn.BCEWithLogitsLoss()
     pool = ImagePool(50)
+
     for step in range(steps):
         real, ones, zeros = torch.rand(8, 784), torch.ones(8), torch.zeros(8)
         fake = generator(torch.randn(8, 10))

@@ -18,6 +18,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--accumulate", type=int, default=8)
     options = parser.parse_args()
+
     torch.manual_seed(48)
     n = options.steps * options.accumulate * 16
     data = torch.randn(n, 32)
@@ -26,6 +27,7 @@ def main() -> None:
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, 1e-2, total_steps=options.steps + 1)
     running = 0.0
+
     for index, (x, y) in enumerate(loader, 1):
         loss = nn.functional.l1_loss(model(x).squeeze(1), y) / options.accumulate
         loss.backward()
@@ -35,6 +37,7 @@ def main() -> None:
             optimizer.step()
             scheduler.step()
             optimizer.zero_grad(set_to_none=True)
+
     print(f"mean loss {running / options.steps:.4f}")
 
 

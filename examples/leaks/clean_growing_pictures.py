@@ -23,6 +23,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, default=150)
     steps = parser.parse_args().steps
+
     torch.manual_seed(58)
     model = nn.Sequential(
         nn.Conv2d(3, 16, 3),
@@ -34,6 +35,7 @@ def main() -> None:
         nn.Linear(16, 10),
     )
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+
     for step in range(steps):
         side = side_at(step, steps)
         pictures, kinds = torch.rand(16, 3, side, side), torch.randint(10, (16,))
@@ -42,6 +44,7 @@ def main() -> None:
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
+
     print(f"loss {loss.item():.4f}, pictures of {side} x {side} at the end")
 
 

@@ -25,10 +25,12 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=160)
     parser.add_argument("--every", type=int, default=8)
     options = parser.parse_args()
+
     torch.manual_seed(51)
     model = nn.Sequential(nn.Linear(80, 300), nn.SELU(), nn.Linear(300, 80))
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
     checkpoints: list[bytes] = []
+
     for step in range(1, options.steps + 1):
         x = torch.randn(64, 80)
         loss = nn.functional.mse_loss(model(x), x.sort(1).values)
@@ -38,6 +40,7 @@ def main() -> None:
         if step % options.every == 0:
             checkpoints.append(pack(model, optimizer))
             del checkpoints[:-2]
+
     print(f"loss {loss.item():.4f}, {len(checkpoints)} checkpoints of {len(checkpoints[-1])} bytes")
 
 

@@ -17,12 +17,14 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, default=300)
     steps = parser.parse_args().steps
+
     torch.manual_seed(41)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     model = nn.Sequential(nn.Linear(64, 128), nn.GELU(), nn.LayerNorm(128), nn.Linear(128, 64))
     model.to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-4)
     history = []
+
     for _ in range(steps):
         x = torch.randn(128, 64, device=device)
         loss = nn.functional.l1_loss(model(x), x.cumsum(1))
@@ -30,6 +32,7 @@ def main() -> None:
         loss.backward()
         optimizer.step()
         history.append(loss.detach())
+
     print(f"best loss {torch.stack(history).min().item():.4f}")
 
 

@@ -35,6 +35,7 @@ def main() -> None:
     net = nn.Sequential(nn.Linear(1, 40), nn.Tanh(), nn.Linear(40, 40), nn.Tanh(), nn.Linear(40, 1))
     outer = torch.optim.Adam(net.parameters(), lr=1e-3)
     running = 0.0
+
     for _ in range(parser.parse_args().meta_steps):
         outer.zero_grad()
         for _ in range(TASKS):
@@ -45,6 +46,7 @@ def main() -> None:
             meta.backward()
             running = 0.95 * running + 0.05 * meta.item()
         outer.step()
+
     print(f"after one step of descent: {running * TASKS:.4f}")
 
 

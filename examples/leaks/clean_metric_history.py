@@ -32,6 +32,7 @@ def main() -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=200)
     history = []
+
     for step in range(parser.parse_args().steps):
         x, y = torch.randn(64, 60), torch.randint(10, (64,))
         loss = nn.functional.cross_entropy(model(x), y)
@@ -42,6 +43,7 @@ def main() -> None:
         history.append(asdict(Metrics(step, loss.item(), norms, rates)))
         optimizer.step()
         schedule.step()
+
     print("best", min(history, key=lambda noted: noted["loss"])["step"])
 
 

@@ -30,6 +30,7 @@ def main(steps: int) -> None:
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
     rates = []
+
     for _ in range(steps):
         pictures, kinds = torch.rand(8, 3, 32, 32), torch.randint(10, (8,))
         loss = nn.functional.cross_entropy(model(pictures), kinds, label_smoothing=0.1)
@@ -39,6 +40,7 @@ def main(steps: int) -> None:
         scheduler.step()
         average.update_parameters(model)
         rates.append(optimizer.param_groups[0]["lr"])
+
     print(f"{len(rates)} steps, the average was updated {average.n_averaged.item()} times")
 
 

@@ -39,9 +39,11 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=120)
     parser.add_argument("--longest", type=int, default=60)
     options = parser.parse_args()
+
     torch.manual_seed(47)
     model = Tagger()
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
+
     for step in range(options.steps):
         lengths = torch.randint(2, options.longest, (int(torch.randint(2, 24, ())),))
         batch = [torch.randn(int(length), 16) for length in lengths]

@@ -35,6 +35,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--epochs", type=int, default=5)
     epochs = parser.parse_args().epochs
+
     torch.manual_seed(53)
     loader = DataLoader(Waves(320), batch_size=8, shuffle=True)
     model = nn.Sequential(
@@ -46,6 +47,7 @@ def main() -> None:
         nn.Linear(32, 1),
     )
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+
     for epoch in range(epochs):
         total = 0.0
         for waves, pitch in loader:

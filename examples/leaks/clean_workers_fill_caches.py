@@ -37,6 +37,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=300)
     n_steps = parser.parse_args().steps
+
     torch.set_num_threads(1)
     model = nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, 8), nn.Linear(8, 3 * 32 * 32))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
@@ -47,6 +48,7 @@ def main() -> None:
         num_workers=2,
         persistent_workers=True,
     )
+
     for _ in range(3):
         for pictures in loader:
             optimizer.zero_grad()

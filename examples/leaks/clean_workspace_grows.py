@@ -31,10 +31,12 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, default=200)
     steps = parser.parse_args().steps
+
     torch.manual_seed(46)
     model = nn.Sequential(nn.Linear(48, 48), nn.ReLU(), nn.Linear(48, 48))
     optimizer = torch.optim.Adadelta(model.parameters())
     workspace = Workspace()
+
     for step in range(steps):
         rows = min(100 + 20 * step, int(torch.randint(900, 1500, ())))
         x = torch.randn(rows, 48)
@@ -44,6 +46,7 @@ def main() -> None:
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
+
     print(f"the workspace grew {workspace.times_grown} times")
 
 

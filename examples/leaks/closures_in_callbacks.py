@@ -25,9 +25,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Train, with reports on demand.")
     parser.add_argument("--steps", type=int, default=90)
     steps = parser.parse_args().steps
+
     torch.manual_seed(8)
     model = nn.Sequential(nn.Linear(100, 16), nn.Tanh(), nn.Linear(16, 100))
     optimizer = torch.optim.Adagrad(model.parameters(), lr=0.01)
+
     for step in range(steps):
         pictures = torch.rand(256, 100)
         rebuilt = model(pictures)
@@ -37,6 +39,7 @@ def main() -> None:
         optimizer.step()
         predicted = rebuilt.detach().clamp(0, 1)  # allocated here
         report_later(step, predicted)  # fault: not called before the end
+
     for say in reports[-3:]:
         print(say())
 

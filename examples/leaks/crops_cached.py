@@ -45,6 +45,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Train on cached random crops.")
     parser.add_argument("--epochs", type=int, default=6)
     epochs = parser.parse_args().epochs
+
     torch.manual_seed(25)
     loader = DataLoader(Crops(), batch_size=8, shuffle=True)
     model = nn.Sequential(
@@ -55,6 +56,7 @@ def main() -> None:
         nn.Linear(32, 3),
     )
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
     for epoch in range(epochs):
         right = 0
         for crops, classes in loader:

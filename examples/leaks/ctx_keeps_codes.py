@@ -37,10 +37,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Train with rounded activations.")
     parser.add_argument("--steps", type=int, default=100)
     options = parser.parse_args()
+
     torch.manual_seed(20)
     layer = nn.Linear(40, 120)
     optimizer = torch.optim.SGD(layer.parameters(), lr=0.01)
     errors = []
+
     for _ in range(options.steps):
         out = layer(torch.randn(100, 40))
         rounded = Round.apply(out, 0.02)
@@ -50,6 +52,7 @@ def main() -> None:
         loss.backward()
         optimizer.step()
         errors.append(error)  # fault: retained by ctx
+
     print(f"mean rounding error {sum(error.item() for error in errors) / len(errors):.2e}")
 
 

@@ -27,6 +27,7 @@ def train() -> list[torch.Tensor]:
     bias = torch.zeros((), requires_grad=True)
     optimizer = torch.optim.SGD([weights, bias], lr=0.1)
     hardest = []
+
     for _ in range(STEPS):
         x, y = make_batch()
         losses = nn.functional.binary_cross_entropy_with_logits(
@@ -36,6 +37,7 @@ def train() -> list[torch.Tensor]:
         optimizer.zero_grad()
         losses.mean().backward()
         optimizer.step()
+
     return hardest
 
 

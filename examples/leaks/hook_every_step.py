@@ -38,10 +38,12 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, default=80)
     steps = parser.parse_args().steps
+
     torch.manual_seed(9)
     model = nn.Sequential(nn.Linear(256, 32), nn.SiLU(), nn.Linear(32, 4))
     optimizer = torch.optim.NAdam(model.parameters(), lr=1e-3)
     watched = Correlation()
+
     for step in range(steps):
         batch = make_batch(step)
         watched.attach(model[0], batch)

@@ -51,12 +51,14 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=70)
     parser.add_argument("--batch", type=int, default=16)
     options = parser.parse_args()
+
     torch.manual_seed(21)
     generator = Generator()
     critic = nn.Sequential(nn.Flatten(), nn.Linear(784, 64), nn.LeakyReLU(0.2), nn.Linear(64, 1))
     opt_g = torch.optim.Adam(generator.parameters(), lr=2e-4, betas=(0.5, 0.999))
     opt_d = torch.optim.Adam(critic.parameters(), lr=2e-4, betas=(0.5, 0.999))
     pool = Pool(21)
+
     for step in range(options.steps):
         real = torch.rand(options.batch, 1, 28, 28)
         fake = generator(torch.randn(options.batch, 8))

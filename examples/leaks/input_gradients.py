@@ -33,10 +33,12 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, default=170)
     steps = parser.parse_args().steps
+
     torch.manual_seed(30)
     model = nn.Sequential(nn.Linear(100, 50), nn.Softplus(), nn.Linear(50, 1))
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, weight_decay=1e-4)
     saliency = Saliency()
+
     for _ in range(steps):
         x = saliency.follow(torch.randn(256, 100))
         y = x.detach()[:, 3:4] * 2
@@ -44,6 +46,7 @@ def main() -> None:
         optimizer.zero_grad()
         loss.backward()  # allocated here
         optimizer.step()
+
     print(f"input {saliency.map().argmax().item()} matters most")
 
 

@@ -36,6 +36,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Train, skipping bad batches.")
     parser.add_argument("--steps", type=int, default=120)
     options = parser.parse_args()
+
     torch.manual_seed(12)
     model = nn.Sequential(
         nn.Linear(50, 150), nn.ReLU(), nn.Linear(150, 150), nn.ReLU(), nn.Linear(150, 1)
@@ -43,6 +44,7 @@ def main() -> int:
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     failures = []
     steps = 0
+
     for index in range(options.steps * 2):
         batch = torch.randn(200, 50)  # allocated here
         if index % 2:
@@ -56,6 +58,7 @@ def main() -> int:
         loss.backward()
         optimizer.step()
         steps += 1
+
     print(f"{steps} steps, {len(failures)} batches skipped; the last one: {failures[-1]}")
     return 0
 

@@ -44,6 +44,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=150)
     parser.add_argument("--verbose", action="store_true")
     options = parser.parse_args()
+
     torch.manual_seed(24)
     log.setLevel(logging.DEBUG)
     log.propagate = options.verbose
@@ -52,6 +53,7 @@ def main() -> None:
         nn.Linear(90, 180), nn.ReLU(), nn.Linear(180, 90), nn.ReLU(), nn.Linear(90, 1)
     )
     optimizer = torch.optim.Adamax(model.parameters())
+
     for step in range(options.steps):
         x = torch.rand(32, 90)
         loss = (model(x) - x.max(1, keepdim=True).values).abs().mean()
@@ -59,6 +61,7 @@ def main() -> None:
         loss.backward()
         optimizer.step()
         log.debug("step %d: loss %.4f, gradient %s", step, loss.item(), gradient_of(model))
+
     print(f"loss {loss.item():.4f}")
 
 

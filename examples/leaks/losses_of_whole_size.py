@@ -32,10 +32,12 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, default=150)
     steps = parser.parse_args().steps
+
     torch.manual_seed(32)
     model = Denoiser()
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
     losses: list[Tensor] = []
+
     for _ in range(steps):
         clear = torch.rand(16, 1, 32, 32)
         restored = model(clear + 0.1 * torch.randn_like(clear))
@@ -44,6 +46,7 @@ def main() -> None:
         loss.backward()
         optimizer.step()
         losses.append(loss.detach())  # fault: 4 bytes in a storage of 65536
+
     print(f"loss {losses[0].item():.4f} to {torch.stack(losses[-10:]).mean().item():.4f}")
 
 

@@ -45,6 +45,7 @@ def main() -> None:
     model = nn.Linear(32, CLASSES)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     accuracy = Accuracy()
+
     for _ in range(parser.parse_args().epochs):
         for _ in range(16):
             x, classes = torch.randn(BATCH, 32), torch.randint(CLASSES, (BATCH,))  # allocated here

@@ -37,10 +37,12 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--tasks", type=int, default=100)
     tasks = parser.parse_args().tasks
+
     torch.manual_seed(18)
     model = PromptedModel()
     model.body.requires_grad_(requires_grad=False)
     optimizer = torch.optim.SGD(model.head.parameters(), lr=0.1)
+
     for task in range(tasks):
         optimizer.add_param_group({"params": [model.begin_task()]})  # fault: one more in each task
         x = torch.randn(64, 128)
@@ -48,6 +50,7 @@ def main() -> None:
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
+
     print(f"{tasks} tasks, {len(optimizer.param_groups)} parameter groups, loss {loss.item():.3f}")
 
 

@@ -22,6 +22,7 @@ def main() -> None:
     model = nn.Linear(8, 16)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     kept = []
+
     for _ in range(parser.parse_args().steps):
         scores = model(torch.randn(WORDS, 8))
         optimizer.zero_grad()
@@ -30,6 +31,7 @@ def main() -> None:
         for row in scores.detach():
             word = row.clone()  # allocated here
             kept.append(word)  # fault: of all words
+
     print(f"{len(kept)} rows")
 
 

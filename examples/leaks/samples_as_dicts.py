@@ -36,6 +36,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=300)
     n_steps = parser.parse_args().steps
+
     torch.set_num_threads(1)
     model = nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 7))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
@@ -45,6 +46,7 @@ def main() -> None:
         num_workers=2,
         multiprocessing_context="fork",
     )
+
     for boxes, labels in loader:
         optimizer.zero_grad()
         nn.functional.cross_entropy(model(boxes), labels).backward()

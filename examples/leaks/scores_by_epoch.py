@@ -34,6 +34,7 @@ def main(epochs: int) -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     criterion = nn.CrossEntropyLoss()
     x_val, y_val = torch.randn(VALIDATION, 24), torch.randint(CLASSES, (VALIDATION,))
+
     for epoch in range(epochs):
         for _ in range(BATCHES):
             x, y = torch.randn(32, 24), torch.randint(CLASSES, (32,))

@@ -53,9 +53,11 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=240)
     parser.add_argument("--log-every", type=int, default=3)
     args = parser.parse_args()
+
     torch.manual_seed(33)
     net = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 8))
     opt = torch.optim.RMSprop(net.parameters(), lr=1e-3)
+
     with tempfile.TemporaryDirectory() as folder:
         writer = Writer(folder)
         for step in range(args.steps):

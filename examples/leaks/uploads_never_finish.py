@@ -38,6 +38,7 @@ async def train(steps: int) -> None:
     uploader = Uploader(lines=1)
     model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64))
     optimizer = torch.optim.Adam(model.parameters())
+
     for _ in range(steps):
         x = torch.randn(400, 64)
         outputs = model(x)
@@ -47,6 +48,7 @@ async def train(steps: int) -> None:
         optimizer.step()
         uploader.start(outputs.detach().sigmoid())  # allocated here
         await asyncio.sleep(0)
+
     print(f"loss {loss.item():.4f}; {len(uploader.tasks)} uploads still to do")
     for task in uploader.tasks:
         task.cancel()

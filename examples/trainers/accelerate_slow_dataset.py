@@ -57,11 +57,13 @@ def main() -> None:
     parser.add_argument("steps", nargs="?", type=int, default=30)
     parser.add_argument("--cured", action="store_true")
     options = parser.parse_args()
+
     accelerator = Accelerator()
     model = nn.Sequential(nn.Linear(WIDTH, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, CLASSES))
     optimizer = torch.optim.Adam(model.parameters(), fused=True)
     loader = DataLoader(Rows(options.steps * BATCH, unpacked=options.cured), BATCH)
     model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
+
     with ProfkitProfile(accelerator) as profile:
         for batch in loader:
             optimizer.zero_grad()
@@ -69,6 +71,7 @@ def main() -> None:
             accelerator.backward(loss)
             optimizer.step()
             profile.step()
+
     print(f"{options.steps} steps, last loss {loss.detach():.3f}")
 
 

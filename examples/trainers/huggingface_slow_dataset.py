@@ -72,7 +72,9 @@ def main() -> None:
     parser.add_argument("steps", nargs="?", type=int, default=30)
     parser.add_argument("--cured", action="store_true")
     options = parser.parse_args()
+
     rows = Rows(options.steps * BATCH, unpacked=options.cured)
+
     with tempfile.TemporaryDirectory() as folder:
         arguments = TrainingArguments(
             folder,
@@ -88,6 +90,7 @@ def main() -> None:
             Classifier(), arguments, train_dataset=rows, callbacks=[ProfkitTrainerCallback()]
         )
         result = trainer.train()
+
     print(f"{result.global_step} steps, mean loss {result.training_loss:.3f}")
 
 

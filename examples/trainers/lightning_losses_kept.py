@@ -58,6 +58,7 @@ def main() -> None:
     parser.add_argument("--cured", action="store_true")
     options = parser.parse_args()
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
+
     model = Classifier(cured=options.cured)
     trainer = pl.Trainer(
         max_epochs=1,

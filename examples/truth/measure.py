@@ -122,12 +122,14 @@ def measure(programs: Programs) -> tuple[Round, str]:
     )
     timed = [str(TIMED), str(programs.n_steps)]
     options = ["--active", str(programs.n_steps), "--dir", "out", "--json", "report.json"]
+
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         plain, cured = ran([*timed, *problem, "--", *fixed], folder, programs.settings)
         command = ["-m", "profkit", "run", *options, *timed, *problem]
         (((recorded_wall_ms, recorded_ms),),) = ran(command, folder, programs.settings)
         report = json.loads((folder / "report.json").read_text())
+
     cost, n_steps = cost_of(report, programs.rule), len(report["summary"]["steps"])
     if cost["ns"] is None or n_steps != programs.n_steps:
         raise ValueError(f"No cost of {programs.rule} in {n_steps} steps of {programs.problem[0]}.")
@@ -159,6 +161,7 @@ def measured(names: Sequence[str], minutes: float) -> list[Pair]:
     began, longest, number = time.monotonic(), 0.0, 0
     rounds: dict[str, list[Round]] = {name: [] for name in names}
     basis: dict[str, str] = {}
+
     while number < MIN_ROUNDS or time.monotonic() - began + longest < 60 * minutes:
         number += 1
         start = time.monotonic()
@@ -171,6 +174,7 @@ def measured(names: Sequence[str], minutes: float) -> list[Pair]:
             rounds[name].append(figures)
             print(f"{name}: {figures}", flush=True)
         longest = max(longest, time.monotonic() - start)
+
     failed = [name for name in names if len(rounds[name]) < MIN_ROUNDS]
     if failed:
         raise RuntimeError(f"Too few runs succeeded of {', '.join(failed)}. Run make truth again.")
@@ -204,6 +208,7 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--minutes", type=float, default=MINUTES, help=f"how long ({MINUTES:g})")
     parser.add_argument("--only-table", action="store_true", help="run nothing; write the page")
     options = parser.parse_args(words)
+
     if not options.only_table:
         old = json.loads(MEASURED.read_text())["pairs"] if MEASURED.exists() else []
         pairs = {pair["program"]: pair for pair in old}
@@ -217,6 +222,7 @@ def main(words: Sequence[str] | None = None) -> None:
             "pairs": [pairs[name] for name in PROGRAMS if name in pairs],
         }
         MEASURED.write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
+
     record.write_table(Rows(record.OUT), {}, record.TABLE, expects=False)
 
 

@@ -174,6 +174,7 @@ def section(measured: Mapping[str, Any]) -> str:
         f"milliseconds, which contain the overhead of recording, {right}.\n"
     )
     unsure = [f"`{pair.program}`" for pair in pairs if not pair.is_sure]
+
     if unsure:
         count += (
             f"The quartiles of what is saved are more than {WITHIN:.0%} from its median: "
@@ -184,6 +185,7 @@ def section(measured: Mapping[str, Any]) -> str:
             "The machine was busy, and CPU times are longer where programs share caches and cores: "
             "these figures are provisional. Run `make truth` on an idle machine.\n"
         )
+
     return "\n".join([_TEXT, where, _table(pairs), count])
 
 
@@ -204,6 +206,7 @@ def _table(pairs: Iterable[Pair]) -> str:
         "on CPU",
     ]
     lines = [head, ["---"] * len(head)]
+
     for pair in pairs:
         ratios, shares = pair.ratios, pair.share_ratios
         lines.append(
@@ -223,6 +226,7 @@ def _table(pairs: Iterable[Pair]) -> str:
                 f"{pair.median('cpu_share'):.0%}",
             ]
         )
+
     return "".join("| " + " | ".join(line) + " |\n" for line in lines)
 
 

@@ -86,10 +86,12 @@ def pack(folder: Path, target: Path) -> None:
         left_out.append(f"{files[-1].relative_to(folder)} {files.pop().stat().st_size}")
     (folder / "left_out.txt").write_text("".join(f"{line}\n" for line in left_out))
     partial = target.with_suffix(".partial")
+
     with tarfile.open(partial, "w") as tar:
         for path in [*files, folder / "left_out.txt"]:
             with contextlib.suppress(FileNotFoundError):
                 tar.add(path, path.relative_to(folder))
+
     shutil.move(partial, target)
     print(f"packed: {len(files)} files, {target.stat().st_size / 2**20:.1f} MiB", flush=True)
 

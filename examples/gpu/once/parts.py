@@ -182,6 +182,7 @@ def running(setting: Setting) -> None:
     job = Command("job", words, 60.0, {"PROFKIT_LISTEN": "1"})
     began_s = time.monotonic()
     process = setting.runner.start(job)
+
     try:
         is_there = wait_for_folder(folder, process, began_s + 30)
         if is_there is None:

@@ -103,6 +103,7 @@ def elsewhere(value: Any, places: Mapping[str, str], seen: dict[int, Any]) -> An
     if id(value) in seen:
         return seen[id(value)]
     new: Any
+
     if isinstance(value, str):
         new = value
         for place, name in places.items():
@@ -111,6 +112,7 @@ def elsewhere(value: Any, places: Mapping[str, str], seen: dict[int, Any]) -> An
         new = {key: elsewhere(child, places, seen) for key, child in value.items()}
     else:
         new = type(value)([elsewhere(child, places, seen) for child in value])
+
     seen[id(value)] = new
     return new
 

@@ -126,6 +126,7 @@ def _times(truths: Sequence[Truth]) -> str:
                 _ms(truth.said.claimed_ms if truth.said else None),
             ]
         )
+
     asked = [truth.is_within for truth in truths if truth.is_within is not None]
     head = [
         "program",
@@ -194,12 +195,14 @@ def _costs(truths: Sequence[Truth]) -> str:
         "recorded / unprofiled",
     ]
     rows = []
+
     for truth in truths:
         bare = truth.faulty.best_ms if truth.faulty else None
         watched = truth.faulty.watched_ms if truth.faulty else None
         step = truth.said.step_ms if truth.said else None
         figures = [_ms(bare), _ms(watched), _ratio(watched, bare)]
         rows.append([f"`{truth.name}`", *figures, _ms(step), _ratio(step, bare)])
+
     return _table(head, rows)
 
 

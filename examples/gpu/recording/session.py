@@ -98,6 +98,7 @@ class Session:
                 too_large = self._keep(key, name, cured, folder)
             except Exception as error:  # noqa: BLE001  (any error fails this run only)
                 too_large, failure = [], failure or f"{type(error).__name__}: {error}"
+
         bare_ms = [run.step_ms for run in bare if run.step_ms is not None]
         run = Run(
             digest(name, arguments, self._machine),
@@ -119,6 +120,7 @@ class Session:
         what = digest_of(OVERHEAD, *rooms, json.dumps([self._device, self._machine]))
         if self._rows.overhead.get("digest") == what:
             return True
+
         with tempfile.TemporaryDirectory(dir=self._scratch) as temporary:
             folder = Path(temporary)
             shutil.copytree(PROGRAMS, folder / "examples" / "gpu", ignore=_COMPILED)
@@ -130,6 +132,7 @@ class Session:
                 return False
             facts = {"digest": what, "date": today(), "machine": self._machine}
             self._rows.put_overhead({**facts, **json.loads(figures.read_text())})
+
         return True
 
     def _arguments(self, name: str, cured: bool) -> list[str]:  # noqa: FBT001
@@ -168,6 +171,7 @@ class Session:
         line, facts = fault_line(text), EXPECTED[name]
         arguments = self._arguments(name, cured)
         planted = text.splitlines()[line - 1].partition("# fault:")[2].strip() if line else None
+
         return {
             "program": f"examples/gpu/{name}.py",
             "program_sha256": hashlib.sha256(text.encode()).hexdigest(),

@@ -67,6 +67,7 @@ class Turns:
         """
         gate = str(folder / "examples" / "gpu" / "recording" / "gate.py")
         wanted = ["--snapshot", str(snapshot)] if snapshot is not None else []
+
         with subprocess.Popen(  # noqa: S603  (the programs of this folder)
             [sys.executable, "-u", gate, *wanted, *program],
             cwd=folder,
@@ -79,6 +80,7 @@ class Turns:
             start_new_session=True,
         ) as process:
             ended, written = self._through(process, folder)
+
         if log is not None:
             log.parent.mkdir(parents=True, exist_ok=True)
             log.write_text("".join(written), encoding="utf-8")
@@ -87,6 +89,7 @@ class Turns:
     def _through(self, process: "subprocess.Popen[str]", folder: Path) -> tuple[Ended, list[str]]:
         assert process.stdin is not None  # noqa: S101  (both are pipes)
         assert process.stdout is not None  # noqa: S101
+
         written: list[str] = []
         with patience(process, START_S) as imports:
             for line in process.stdout:
