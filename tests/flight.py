@@ -18,6 +18,7 @@ def entry(seq: int, kind: str = "all_reduce", **given: Any) -> Entry:  # noqa: A
     line = given.pop("line", None)
     frames = [*TORCH_FRAMES, {"filename": "/home/me/train.py", "line": line, "name": "step"}]
     n = given.pop("n", 1000)
+
     return {
         "record_id": seq - 1,
         "pg_id": 0,

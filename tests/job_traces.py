@@ -54,6 +54,7 @@ def write_job(folder: Path, n_ranks: int = 2, n_warm_ups: int = 0) -> Path:
         written = json.loads(path.read_text())
         written["baseTimeNanoseconds"] += CLOCK_NS if rank else 0
         path.write_text(json.dumps(written))
+
     return folder
 
 
@@ -62,6 +63,7 @@ def many_ranks(report: Report, n_ranks: int, n_steps: int) -> Report:
     generator = random.Random(0)  # noqa: S311  (no secret)
     assert report.lanes is not None
     ranks, lanes = [], []
+
     for rank in range(n_ranks):
         of, lane = report.ranks[rank % 2], report.lanes.lanes[rank % 2]
         speed = 1.33 if rank == 17 else 1.0
@@ -81,6 +83,7 @@ def many_ranks(report: Report, n_ranks: int, n_steps: int) -> Report:
         )
         steps = tuple(lane.steps[0] for _ in names)
         lanes.append(replace(lane, rank=rank, steps=steps))
+
     return replace(
         report,
         ranks=tuple(ranks),

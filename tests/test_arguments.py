@@ -93,6 +93,7 @@ def test_a_wrong_argument_is_refused_at_the_call(
     given = right.get(function, ()) if name else (value, *right.get(function, ())[1:])
     if name == "budgets":
         given = given[:1]
+
     with pytest.raises(UsageError):
         call(*given, **({name: value} if name else {}))
 

@@ -58,6 +58,7 @@ def test_it_makes_what_the_standard_library_makes(options: dict[str, bool]) -> N
     assert str(inspect.signature(ours)) == str(inspect.signature(theirs))
     assert ours.__match_args__ == theirs.__match_args__
     assert ours.__dataclass_params__.frozen is theirs.__dataclass_params__.frozen
+
     for arguments in [("a",), ("a", (1, 2)), ("a", (), {"b": 1}, 5, 6)]:
         mine, expected = ours(*arguments), theirs(*arguments)
         assert repr(mine) == repr(expected)

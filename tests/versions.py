@@ -173,10 +173,12 @@ def run_tests(environment: Path, tests: Sequence[str]) -> Outcome:
     ]
     log = environment / "log.txt"
     print(f"testing, output to {log}", flush=True)
+
     with log.open("w", encoding="utf-8") as sink:
         subprocess.run(
             ["nice", "-n", "19", *command], cwd=ROOT, stdout=sink, stderr=sink, check=False
         )
+
     if not results.exists():
         sys.exit(f"pytest has not run: see {log}")
     return read_results(results.read_text(encoding="utf-8"))

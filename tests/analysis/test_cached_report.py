@@ -253,6 +253,7 @@ def test_a_report_whose_rows_are_not_of_the_recording_is_not_used(path: str, fol
     users.store(key, lambda: entry_of(results), Stages())
     kept_results = find_results(users, key)
     assert kept_results is not None
+
     from_cache = kept_results.report(["a"])
     assert from_cache is not None
     assert (from_cache.findings, from_cache.source) == ((finding,), report.source)

@@ -118,6 +118,7 @@ def test_what_comes_back_is_small(job: Path) -> None:
     assert result.rank is not None
     assert result.rank.report.summary.top_kernels == ()
     assert result.report.value.summary.top_kernels
+
     small = len(pickle.dumps(result, pickle.HIGHEST_PROTOCOL))
     calls = result.rank.calls.calls
     rng = np.random.default_rng(0)
@@ -221,16 +222,19 @@ def test_files_that_cannot_be_read_do_not_stop_the_others(
     broken = job / "rank2.pt.trace.json.gz"
     broken.write_bytes(b"\x1f\x8b and nothing")
     assert main(["analyze", str(job)]) == 3
+
     written = capsys.readouterr()
     text = " ".join(written.out.split())
     assert "1 of 3 ranks was not recorded (2)." in text
     assert "Not read: rank2.pt.trace.json.gz cannot be decompressed" in text
     assert written.err.startswith("profkit: not read: ")
     assert main(["analyze", str(job), "--fail-on", "note"]) == 1
+
     capsys.readouterr()
     (job / "rank1.pt.trace.json.gz").unlink()
     with pytest.raises(LoadError, match="rank2"):
         analyze(job)
+
     (job / "rank0.pt.trace.json.gz").unlink()
     assert main(["analyze", str(job)]) == 3
     assert "rank2" in capsys.readouterr().err

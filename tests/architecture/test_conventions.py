@@ -109,6 +109,7 @@ def test_no_code_is_marked_as_unfinished() -> None:
         if "NotImplementedError" in text:
             raised = (node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Raise))
             marks += [place(path) for node in raised if "NotImplementedError" in ast.dump(node)]
+
     assert not marks
 
 

@@ -32,6 +32,7 @@ def test_the_benchmark_of_loading_prints_each_reader_and_the_targets() -> None:
     command = [sys.executable, "benchmarks/load.py", "--mb", "1"]
     settings = {**os.environ, "PYTHONPATH": str(ROOT)}
     output = subprocess.check_output(command, cwd=ROOT, env=settings, text=True)
+
     rows = re.findall(
         r"^(profkit|json|orjson|msgspec(?:, typed)?) +([\d.]+) ", output, re.MULTILINE
     )

@@ -43,6 +43,7 @@ def test_arrows_move_between_cells_and_enter_shows_the_step(
     page = drawn(opened(small, reduced_motion="reduce"))
     cells = page.locator("#ranks-heat td")
     assert page.locator('#ranks-heat td[tabindex="0"]').count() == 1
+
     cells.first.focus()
     expect(page.locator("#tip")).to_contain_text("Rank 0, ProfilerStep#0")
     for key in ("ArrowRight", "ArrowDown", "ArrowDown", "ArrowDown"):

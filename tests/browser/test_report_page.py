@@ -77,10 +77,12 @@ def test_links_open_folded_sections_and_draw_them(opened: Opener, recorded: Path
     link.click()
     expect(chart).to_be_visible()
     width = page.locator("#steps-chart").bounding_box()
+
     drawn = chart.bounding_box()
     assert width is not None
     assert drawn is not None
     assert drawn["width"] == pytest.approx(width["width"], abs=2)
+
     page.locator("#steps summary").click()
     expect(chart).to_be_hidden()
     link.click()
@@ -122,6 +124,7 @@ def test_figures_are_formatted_as_in_every_other_format(
 ) -> None:
     values = [*numbers]
     shares = [value / 1999 for value in values[:4000]] + [0.0995, 0.00995, 0.125, 0.0005, 0.001]
+
     formatted = opened(recorded).evaluate(
         """([values, shares]) => [values.map(profkit.formatNs), values.map(profkit.formatBytes),
         values.map(profkit.formatCount), shares.map(profkit.formatShare),
@@ -219,6 +222,7 @@ def test_steps_and_findings_link_to_the_timeline(opened: Opener, recorded: Path)
     steps.nth(1).get_by_role("button", name="on the timeline").press("Enter")
     expect(visible).to_contain_text(f"{length} of ")
     assert page.evaluate("document.activeElement.closest('section').id") == "timeline"
+
     chart = page.locator("#steps-chart")
     chart.scroll_into_view_if_needed()
     expect(chart).to_have_attribute("data-drawn", "true")
@@ -254,6 +258,7 @@ def test_pointer_and_keys_show_the_values_of_a_chart(opened: Opener, recorded: P
     page.mouse.move(0, 0)
     expect(chart.locator(".slice-tip")).to_be_hidden()
     steps = page.locator("#steps-chart")
+
     steps.press("ArrowRight")
     parts = page.evaluate("profkit.data('steps').steps")["series"]
     shown_parts = [(part["label"], format_ns(part["ns"][0])) for part in reversed(parts)]
@@ -311,6 +316,7 @@ def test_the_tab_key_reaches_every_section_in_order(opened: Opener, recorded: Pa
     page = opened(recorded)
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.textContent") == "Skip to the report"
+
     page.keyboard.press("Enter")
     assert page.evaluate("document.activeElement.id") == "main"
     seen: list[str] = []
@@ -331,6 +337,7 @@ def test_the_tab_key_reaches_every_section_in_order(opened: Opener, recorded: Pa
         tops.append(top)
         assert outline != "none" or what in {"timeline", "flames"}
     assert tops == sorted(tops)
+
     focusable = page.evaluate(
         """() => [...document.querySelectorAll('main > section')]
             .filter((section) => section.querySelector('button, input, summary, [tabindex]'))
@@ -406,6 +413,7 @@ def test_nothing_is_blank_or_cut_off_on_paper(
     page.evaluate("dispatchEvent(new Event('beforeprint'))")
     page.emulate_media(media="print")
     assert page.locator(".chart").count() > 0
+
     # They are drawn again, in the width of the paper.
     page.wait_for_function("""[...document.querySelectorAll(".chart")].every((chart) => {
         const box = chart.querySelector("svg path.bar, svg path.layer")?.getBoundingClientRect();
@@ -416,6 +424,7 @@ def test_nothing_is_blank_or_cut_off_on_paper(
     assert page.evaluate(cut) == 0
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     assert page.locator("iframe:visible").count() == 0
+
     if which == "joined":
         finding = page.locator(".printed article")
         expect(finding.locator("h1:visible")).to_have_count(2)
@@ -493,6 +502,7 @@ def test_switches_show_the_predicted_time_of_any_combination(opened: Opener, fol
     places = [f"SYN001@{text}" for text in rows.locator("code").all_inner_texts()]
     recorded = what_if(trace, remove=places).before_ns
     expect(output).to_have_text(f"{format_ns(recorded)}, as recorded")
+
     for chosen in ([0], [1], [0, 1], [0, 2], [0, 1, 2]):
         for number, box in enumerate(section.get_by_role("checkbox").all()):
             box.set_checked(number in chosen)
@@ -519,8 +529,10 @@ def test_combinations_that_were_not_replayed_are_between_stated_bounds(
         what_if(trace, remove=pair).after_ns
         for pair in ([places[0], places[1]], [places[0], places[2]], [places[1], places[2]])
     ]
+
     least, most = what_if(trace, remove=places).min_after_ns, min(pairs)
     assert least <= what_if(trace, remove=places[:3]).after_ns <= most
+
     expect(section.locator("[data-predicted]")).to_have_text(
         f"between {format_ns(least)} and {format_ns(most)} (estimate)"
     )

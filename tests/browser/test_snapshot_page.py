@@ -102,11 +102,13 @@ def test_the_segments_show_every_block(opened: Opener, snapshot: Path, written: 
     legend = page.locator(".segments .styles")
     expect(legend).to_contain_text(f"free {format_bytes(free)}")
     view.focus()
+
     for block in blocks[:12]:
         page.keyboard.press("ArrowRight")
         is_free = block["state"] == "inactive"
         what = "free" if is_free else ", unknown use"
         expect(about).to_contain_text(f"{format_bytes(block['size'])}{' ' * is_free}{what}")
+
     page.keyboard.press("End")
     expect(about).to_contain_text(f"in segment {len(segments)} of {len(segments)}")
     page.keyboard.press("Enter")

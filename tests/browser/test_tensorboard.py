@@ -46,11 +46,13 @@ def logdir(tmp_path_factory: pytest.TempPathFactory) -> Path:
         shutil.copytree(ROOT / "traces" / name, folder / name)
     write_gpu_training(folder / "gpu")
     b = TraceBuilder()
+
     for device_ns, occupancy in ((30_000, 60), (10_000, 20)):
         figures = {"blocks per SM": 2.5, "warps per SM": 20.0, OCCUPANCY: occupancy}
         with b.step():
             ident = b.call("LaunchKernel", 50_000)
             b.kernel("ampere_s16816gemm", device_ns, correlation=ident, **figures)
+
     (folder / "filled").mkdir()
     b.write(folder / "filled" / "host_8.17.pt.trace.json")
     (folder / "ranks").mkdir()
@@ -97,6 +99,7 @@ def test_the_tab_shows_every_section_of_the_report(opened: Opener, server: Tenso
     page = tab(opened, server, "starved_loader")
     links = page.get_by_role("navigation", name="Views").get_by_role("link")
     assert links.all_inner_texts() == [*SECTIONS, *OWN_VIEWS]
+
     report = report_of(page)
     expect(report.locator("header.top")).to_be_hidden()
     for view, text in SECTIONS.items():
@@ -169,7 +172,9 @@ def test_two_recordings_are_compared_in_tables_that_sort_and_search(
     )
     names = figures.locator("tbody td:first-child")
     figures.get_by_role("button", name="Figure").click()
+
     assert names.all_text_contents() == sorted(names.all_text_contents(), key=str.lower)
+
     expect(figures.locator("thead th").first).to_have_attribute("aria-sort", "ascending")
     figures.get_by_role("searchbox", name="Search Figures").fill("step")
     expect(figures.locator("[role=status]")).to_contain_text(" of ")
@@ -256,6 +261,7 @@ def test_the_tab_has_tensorboards_theme_and_makes_no_other_request(
         expect(frame.locator("html")).to_have_attribute("data-theme", theme)
         expect(report.locator("html")).to_have_attribute("data-theme", theme)
     context.close()
+
     expected = (server.address, "data:", "blob:")
     assert [url for url in requests if not url.startswith(expected)] == []
 
@@ -283,6 +289,7 @@ def existing_trace_view(page: Page, server: TensorBoard) -> Frame:
     )
     frame = page.frame("viewer")
     assert frame is not None
+
     return frame
 
 

@@ -43,6 +43,7 @@ def program() -> TraceBuilder:
                 odd.args = {**(odd.args or {}), "grid": [1024, 2, 1]}
             b.synchronize()
             b.advance(100_000)
+
     return b
 
 
@@ -133,11 +134,13 @@ def test_the_keyboard_pans_zooms_and_selects(page: Page) -> None:
     lanes.press("+")
     inner = visible_range(page)
     assert inner[1] - inner[0] == pytest.approx(0.6 * (end - begin))
+
     lanes.press("ArrowRight")
     assert visible_range(page)[0] > inner[0]
     lanes.press("-")
     lanes.press("Home")
     assert visible_range(page) == whole
+
     details = page.locator("#timeline-details")
     lanes.press("Shift+ArrowRight")
     expect(details.locator("h3")).to_have_text("ProfilerStep#0")
@@ -147,6 +150,7 @@ def test_the_keyboard_pans_zooms_and_selects(page: Page) -> None:
     expect(details.locator("h3")).not_to_have_text("ProfilerStep#1")
     lanes.press("Enter")
     assert visible_range(page)[1] - visible_range(page)[0] < end - begin
+
     lanes.press("0")
     lanes.press("Escape")
     expect(details).to_be_empty()
@@ -200,6 +204,7 @@ def test_a_pinch_zooms_and_pans(opened: Opener, small: Path) -> None:
     fingers.at("touchEnd")
     expect(page.locator("#timeline-details")).to_be_empty()
     fingers.go((0.2, 0.8), (0.45, 0.55))  # limited to the whole recording
+
     assert visible_range(page) == whole
     fingers.at("touchEnd")
 
@@ -216,6 +221,7 @@ def test_a_tap_selects_and_one_finger_pans(
     fingers = Fingers(page, ".lanes .slices")
     fingers.go((0.5,), (0.4,))
     by = (end - begin) / 10
+
     expect_range(page, begin + by, end + by)
     fingers.at("touchEnd")
     page.locator("[data-areas]").click()
@@ -255,10 +261,12 @@ def test_a_search_sums_its_matches_and_steps_through_them(
     following, details = page.locator("#timeline-next"), page.locator("#timeline-details")
     events = studied.recording.context.events
     starts = [events.ts_ns[i] for i in range(len(events)) if events.name_of(i) == "gemm"]
+
     for place, start in enumerate(sorted(starts), 1):
         following.click()
         expect(match_count).to_contain_text(f"{place} of 3; 3 events")
         expect(details).to_contain_text(f"Start{format_ns(int(start))}")
+
     page.locator("#timeline-previous").click()
     expect(match_count).to_contain_text("2 of 3; 3 events")
     search.press("Enter")
@@ -275,12 +283,14 @@ def test_the_last_rows_stay_beside_their_names_when_scrolled_to(page: Page) -> N
     lanes = page.locator(".lanes")
     scrolled = lanes.evaluate("(lanes) => { lanes.scrollTop = 1e6; return lanes.scrollTop; }")
     assert scrolled > 40
+
     visible_range(page)
     # The row of a lane is drawn where its name is, so the canvas has to fill the visible part.
     tops = "(lanes) => [lanes, lanes.querySelector('.slices')].map((each) => {"
     tops += "const {top, bottom} = each.getBoundingClientRect(); return [top, bottom]; })"
     outer, inner = lanes.evaluate(tops)
     assert inner == pytest.approx(outer, abs=1.5)
+
     drawn_share = """(canvas) => {
         const name = [...document.querySelectorAll('.lane-name')].at(-1);
         const y = name.getBoundingClientRect().top - canvas.getBoundingClientRect().top + 8;
@@ -299,19 +309,23 @@ def test_the_keys_of_large_timelines_and_their_list(page: Page) -> None:
     lanes.press("w")
     inner = visible_range(page)
     assert 0.3 < (inner[1] - inner[0]) / (end - begin) < 0.9
+
     lanes.press("d")
     assert visible_range(page)[0] > inner[0]
     lanes.press("a")
     assert visible_range(page)[0] == pytest.approx(inner[0])
+
     for _ in range(3):
         lanes.press("s")
     assert visible_range(page) == whole
+
     page.keyboard.press("/")
     search = page.locator("#timeline-search")
     expect(search).to_be_focused()
     page.keyboard.type("wasd?")
     expect(search).to_have_value("wasd?")
     assert visible_range(page) == whole
+
     page.keyboard.press("Escape")
     expect(lanes).to_be_focused()
     page.keyboard.press("?")
@@ -324,6 +338,7 @@ def test_the_keys_of_large_timelines_and_their_list(page: Page) -> None:
     box = page.locator("#timeline-view").bounding_box()
     assert box is not None
     assert width - 66 <= box["width"] <= width
+
     findings = page.locator("#timeline-findings")
     page.keyboard.press("]")
     expect(findings.locator(".found")).to_have_text("1 of 3")
@@ -373,6 +388,7 @@ def test_an_event_has_arguments_and_a_launch_and_areas_have_sums(
     lanes.press("Home")
     page.locator("#timeline-search").fill("")
     begin, end = visible_range(page)
+
     box, lane = (
         page.locator(".slices").bounding_box(),
         page.locator(".lane-name", has_text="stream 7").first.bounding_box(),
@@ -414,6 +430,7 @@ def test_lanes_expand_and_collapse(page: Page) -> None:
     lane.click()
     expect(lane).to_have_attribute("aria-expanded", "false")
     assert names.evaluate("(names) => names.offsetHeight") <= high
+
     lane.click()
     assert names.evaluate("(names) => names.offsetHeight") == high
     lanes = page.locator(".lanes")
@@ -443,15 +460,18 @@ def test_the_theme_redraws_the_canvases(page: Page) -> None:
     assert before[0] != after[0]
     assert before[1] != after[1]
     assert pixels(page, ".slices") > 3
+
     # What is printed is drawn at once, in the width and the colours of paper.
     visible, dark = visible_range(page), page.locator(".slices").evaluate(image)
     page.evaluate("dispatchEvent(new Event('beforeprint'))")
     widths = "(canvas) => [canvas.width, canvas.clientWidth]"
     drawn_px, shown_px = page.locator(".slices").evaluate(widths)
     assert drawn_px == shown_px < 704
+
     printed = page.locator(".slices").evaluate(image)
     assert printed not in (before[0], dark)
     assert visible_range(page) == visible
+
     page.evaluate("dispatchEvent(new Event('afterprint'))")
     visible_range(page)
     assert page.locator(".slices").evaluate(image) == dark
@@ -462,6 +482,7 @@ def test_a_flame_graph_zooms_in_and_out(page: Page) -> None:
     view, selected = page.locator("#flame-view"), page.locator("#flame-selected")
     expect(selected).to_contain_text(f"{format_ns(3 * 400_000 + 90_000)} total")
     view.focus()
+
     for name in ("cuda:0", "Net_0", "aten::mm"):
         view.press("ArrowDown")
         expect(selected.locator("b")).to_have_text(name)
@@ -628,6 +649,7 @@ def test_segments_of_the_critical_path_can_be_selected_and_are_not_counted_twice
     name = next(events.name_of(i) for i in range(len(events)) if events.name_of(i) == "gemm")
     page.locator("#timeline-search").fill(name)
     n = sum(events.name_of(i) == name for i in range(len(events)))
+
     expect(page.locator("#timeline-found")).to_contain_text(f"{n} events, ")
     page.locator("#timeline-search").fill("")
     page.locator("#timeline-view .lanes").focus()
@@ -664,6 +686,7 @@ def test_the_latest_movement_replaces_one_under_way(opened: Opener, small: Path)
     )
     # Longer than the movement to the whole recording takes, which must not go on.
     page.wait_for_timeout(500)
+
     inner = visible_range(page)
     assert inner[1] - inner[0] == pytest.approx(0.36 * (end - begin))
 
@@ -707,4 +730,5 @@ def test_another_resolution_of_the_screen_redraws_the_canvases(page: Page) -> No
     )
     page.evaluate("asked.get('(resolution: 1dppx)').dispatchEvent(new Event('change'))")
     page.wait_for_function(f"(wide) => {width} === wide", arg=2 * before)
+
     assert page.evaluate("asked.has('(resolution: 2dppx)')")

@@ -141,6 +141,7 @@ def test_the_trace_of_a_job_has_the_rows_of_all_ranks(viewer: Importer, tmp_path
     report = job_traces.job(tmp_path, 3)
     shown = viewer(render(report, "chrome"))
     assert shown.warnings == []
+
     alone = [viewer(path.read_bytes()) for path in sorted(tmp_path.iterdir())]
     assert shown.n_arrows == sum(shown.n_arrows for shown in alone)
     reduces = [
@@ -153,6 +154,7 @@ def test_the_trace_of_a_job_has_the_rows_of_all_ranks(viewer: Importer, tmp_path
     assert ends[0] == pytest.approx(ends[1])
     assert ends[0] == pytest.approx(ends[2])
     assert report.lanes is not None
+
     n_added = sum(int((lane.slices.row > 0).sum()) for lane in report.lanes.lanes)
     n_recorded = sum(len(rows) for shown in alone for rows in shown.rows.values())
     assert sum(map(len, shown.rows.values())) == n_recorded + n_added

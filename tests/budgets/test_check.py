@@ -142,6 +142,7 @@ def test_the_peak_names_the_lines_with_most_of_it(tmp_path: Path) -> None:
             for address in kept:
                 b.free(address)
     report = profkit.analyze(b.write(tmp_path / "t.json"))
+
     peak = result(report, {"peak": 900})
     assert (peak.value, peak.outcome) == (904, "over")
     assert [(site.location.place, site.bytes, site.n) for site in peak.sites] == [
@@ -149,6 +150,7 @@ def test_the_peak_names_the_lines_with_most_of_it(tmp_path: Path) -> None:
         ("line_20 (train.py:20)", 300, 1),  # not the third
     ]
     assert result(report, {"peak": 904}).sites == ()
+
     check = profkit.check(report, {"peak": 900})
     texts = {name: profkit.render(check, name).decode() for name in ("text", "junit", "github")}
     for text in texts.values():

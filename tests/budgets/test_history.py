@@ -53,6 +53,7 @@ def recorded(
         path=path or f"{day}.json",
     )
     summary = replace(report.summary, steps=steps)
+
     return replace(report, source=source, summary=summary, findings=findings, unchecked=())
 
 
@@ -82,8 +83,10 @@ def test_another_device_is_another_line_and_another_torch_is_another_entry() -> 
             recorded("b", 2, 8.0, torch="2.14.0"),
         ]
     )
+
     lines = {line.devices: line.entries for line in history.lines if line.name == "step_ms"}
     assert lines == {("NVIDIA H100",): (0, 2, 3), ("NVIDIA B200",): (1,)}
+
     text = profkit.render(history, "text").decode()
     assert "Commits: NVIDIA H100" in text
     assert "Commits: NVIDIA B200" in text
@@ -127,8 +130,10 @@ def test_a_finding_has_its_first_and_last_commit_and_the_one_that_fixed_it() -> 
     finding_at = {
         finding.location.place: finding for finding in history.findings if finding.location
     }
+
     moved = finding_at["train.py:14"]
     assert (moved.first, moved.last, moved.n, moved.fixed) == (1, 2, 2, 4)
+
     other_finding = finding_at["other.py:7"]
     assert (other_finding.first, other_finding.last, other_finding.n, other_finding.fixed) == (
         1,

@@ -81,10 +81,12 @@ class Faults:
         if self._is_inside or not self._has_begun or not self._call:
             return
         self._is_inside = True
+
         try:
             line = _caller()
         finally:
             self._is_inside = False
+
         if not line:
             return
         call = f"{event} {line}"
@@ -170,12 +172,14 @@ def run(folder: Path, call: str, *, and_later: bool) -> None:
     faults = Faults(call, and_later=and_later)
     io.open = builtins.open = faults.open
     sys.addaudithook(faults.hear)
+
     try:
         code: object = main(["run", "--json", "report.json", "prog.py"])
     except SystemExit as error:
         code = error.code
     except BaseException:  # noqa: BLE001  (whatever comes out is a fault)
         code = traceback.format_exc()
+
     faults.stop()
     sys.stdout.flush()
     end = {"code": code, "calls": list(faults.calls), "failed": faults.failed}

@@ -120,6 +120,7 @@ def main() -> None:
     else:
         with profile() as profiler, block() as opened:
             train(N_STEPS, profiler, opened)
+
     print("end")
 
 

@@ -133,6 +133,7 @@ def test_a_prelude_with_enough_events_collects_no_more_and_ends_there(
     begin = soon_full
     begin.begin()
     assert begin.is_recording
+
     torch.ones(3).exp()
     began_s = time.monotonic()
     wait_until_muted(begin)
@@ -143,6 +144,7 @@ def test_a_prelude_with_enough_events_collects_no_more_and_ends_there(
     trace = opened(begin.session.path)
     assert "aten::exp" in names_in(trace)
     assert "aten::cos" not in names_in(trace)
+
     (span,) = (event for event in trace["traceEvents"] if event.get("cat") == "Trace")
     (end,) = (event for event in trace["traceEvents"] if event["name"] == "Record Window End")
     assert span["dur"] < (time.monotonic() - began_s - 0.3) * 1e6, "nothing is known of the rest"

@@ -39,6 +39,7 @@ def metric(**changes: object) -> SimpleNamespace:
             f"Line: 36, Name: forward, Filename: {NET}",
         ],
     }
+
     return SimpleNamespace(**(defaults | changes))
 
 
@@ -64,6 +65,7 @@ def test_nothing_is_read_or_imported_in_a_program_that_does_not_compile(
 
 def test_every_field_of_a_recompilation_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     dynamo(monkeypatch, **only(metric()), counters={"frames": {"total": 1}})
+
     assert compiling.has_compiled()
     record = compiles.read()
     assert record is not None
@@ -111,6 +113,7 @@ def test_before_torch_2_7_the_reason_is_the_last_guard_failure(
         **only(SimpleNamespace(**{**vars(old), "cache_size": 0}), old),
         guard_failures={other_code: ["n == 1"], code: ["n == 2", "n == 3"]},
     )
+
     record = compiles.read()
     assert record is not None
     assert [(compilation.again, compilation.reason) for compilation in record.compiled] == [
@@ -148,6 +151,7 @@ def test_a_graph_break_is_listed_once_with_its_innermost_user_frame(
     dynamo(monkeypatch, graph_break_reasons=reasons)
     record = compiles.read()
     assert record is not None
+
     attend = (LIBRARY, 99, "attend")
     assert record.breaks == [
         GraphBreak("no", [attend, (NET, 40, "forward"), (TRAIN, 12, "main")], user=1, n=2),

@@ -93,6 +93,7 @@ def test_children_that_ended_and_that_still_run_are_counted() -> None:
     running.stdout.readline()
     both = read(clock).children_ns
     running.communicate(b"\n")
+
     after = read(clock).children_ns
     assert ended is not None
     assert both is not None

@@ -59,6 +59,7 @@ def test_what_ran_in_an_import_has_its_name(module: Path, is_cached: bool) -> No
     other_names = [f"SomethingElse{number:06}" for number in range(50 * N_CLASSES)]
     recorded_classes = {name.rpartition(" ")[2] for name in recorded_names(recording)}
     recording.release()
+
     assert {f"OnlyInTheImport{number:04}" for number in range(N_CLASSES)} <= recorded_classes
     assert not recorded_classes & set(other_names)
 

@@ -60,16 +60,19 @@ def test_all_modules_are_listened_to_and_then_one_class(
     net, other_net, n_hooks, x = Net(), Net(), len(HOOKS), torch.ones(2)
     net(x)
     assert called == [net, net.inner]
+
     filters = list(warnings.filters)
     calls.narrow(net)
     assert len(HOOKS) == n_hooks - 1
     assert filters[1:] == list(warnings.filters)
+
     called.clear()
     assert torch.equal(net(x), x)
     net(x=x)
     other_net(x)
     torch.nn.ReLU()(x)
     assert called == [net, net, other_net]
+
     calls.stop()
     net(x)
     assert called == [net, net, other_net]

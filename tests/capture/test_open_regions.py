@@ -53,6 +53,7 @@ def test_after_an_open_region_the_other_kind_records(*, stacks: bool, all_thread
     work()
     first.stop()
     assert harmless_kinds._find_open_kinds() == {kind(all_threads=all_threads)}
+
     second = recording(stacks=stacks)
     assert second.kind is kind(all_threads=not all_threads)
     second.start()
@@ -92,6 +93,7 @@ def test_a_collective_whose_region_ends_after_the_step_is_not_left_open(
         recorder.start()
         region = record_function("gloo:all_reduce")
         region.__enter__()
+
         with monkeypatch.context() as during:
             during.setattr(torch.distributed, "is_initialized", lambda: is_initialized)  # noqa: B023
             during.setattr(
@@ -100,6 +102,7 @@ def test_a_collective_whose_region_ends_after_the_step_is_not_left_open(
                 lambda _s: (region.__exit__(None, None, None), threading.Event().wait(0.005)),  # noqa: B023
             )
             recorder.stop()
+
         is_kind_open = RecordingKind.ONE_THREAD in harmless_kinds._find_open_kinds()
         assert is_kind_open is not is_initialized
         if not is_initialized:

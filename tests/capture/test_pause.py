@@ -46,8 +46,10 @@ def test_the_recorded_steps_follow_each_other(
                 assert not block.is_recording
                 torch.ones(2).sinh_()
                 block.resume()
+
     trace = opened(block.path)
     assert recorded_steps(trace) == expected
+
     names = [event["name"] for event in trace["traceEvents"]]
     assert "aten::neg_" in names
     assert "aten::sinh_" not in names

@@ -156,6 +156,7 @@ class Job:
 def later(job: Job) -> Iterator[Job]:
     """Whatever may happen next: reading and acting are two events, as of real processes."""
     states = tuple(rank.state for rank in job.ranks)
+
     for number, rank in enumerate(job.ranks):
         if rank.state is R:
             for end in (ENDED, FAILED):
@@ -181,11 +182,13 @@ def acted(job: Job, number: int, *, is_late: bool) -> Job:
     action = next_action(states, number, is_reported=is_reported, is_late=is_late)
     looks_again = job.with_rank(number, view=None)
     left = FAILED if rank.state is FAILED else LEFT
+
     if action is REPORT:
         # A claim succeeds once. Who has claimed leaves, and removes the folder if it may.
         if job.n_reports:
             return looks_again
         return replace(job.with_rank(number, state=left, view=None), n_reports=1)
+
     if action is REMOVE:
         return replace(job.with_rank(number, is_gone=True), is_removed=True)
     if action is LEAVE and rank.state is ENDED:

@@ -269,6 +269,7 @@ def test_the_folders_of_killed_jobs_are_removed_by_the_next_one(tmp_path: Path, 
         (tmp_path / name).mkdir()
     os.utime(tmp_path / ".ranks-empty", (0, 0))
     RankOfJob(tmp_path, "next", 0, 2)
+
     assert {path.name for path in tmp_path.iterdir()} == {
         ".ranks-runs",
         ".ranks-elsewhere",
@@ -402,6 +403,7 @@ def test_without_a_store_each_rank_decides_by_itself(monkeypatch: pytest.MonkeyP
 
 def test_torchrun_starts_profkit_on_every_rank(tmp_path: Path) -> None:
     given = ["--standalone", "--nproc-per-node", "2", "train.py", "-m", "--lr", "1"]
+
     assert with_profkit(given, ["--wait", "1"]) == [
         "--standalone",
         "--nproc-per-node",
@@ -416,6 +418,7 @@ def test_torchrun_starts_profkit_on_every_rank(tmp_path: Path) -> None:
         "--lr",
         "1",
     ]
+
     given = ["--nnodes=2", "-m", "package.train", "x"]
     assert with_profkit(given, []) == [
         "--nnodes=2",
@@ -428,10 +431,12 @@ def test_torchrun_starts_profkit_on_every_rank(tmp_path: Path) -> None:
     ]
     with pytest.raises(UsageError, match="not Python"):
         with_profkit(["--no-python", "./a.out"], [])
+
     script = tmp_path / "torchrun"
     assert is_torchrun(str(script), "script")
     script.write_text("print(1)")
     assert not is_torchrun(str(script), "script")
+
     script.write_text("from torch.distributed.run import main")
     assert is_torchrun(str(script), "script")
     assert is_torchrun("torch.distributed.run", "module")

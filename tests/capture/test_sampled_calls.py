@@ -51,6 +51,7 @@ def instruction_of(program: str, function: str, text: str) -> int:
         every += [constant for constant in nested_code.co_consts if hasattr(constant, "co_code")]
     code = next(code for code in every if code.co_name == function)
     lines = [line.encode() for line in SOURCE.splitlines()]
+
     for number, (first, last, begin, end) in enumerate(code.co_positions()):
         if first is None or last is None or begin is None or end is None:
             continue
@@ -59,6 +60,7 @@ def instruction_of(program: str, function: str, text: str) -> int:
         own_lines[0] = own_lines[0][begin:]
         if b"\n".join(own_lines).decode().endswith(text):
             return number * 2
+
     raise AssertionError(text)
 
 

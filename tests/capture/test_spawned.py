@@ -82,9 +82,11 @@ def test_a_worker_without_torch_runs_as_it_would(
         process.join()
     finally:
         workers.stop()
+
     assert process.exitcode == 0
     assert not [name for name in attributes if "profkit" in name]
     assert context.SpawnProcess._Popen is original
+
     # It was watched to its end, and has recorded nothing.
     (said,) = tmp_path.glob("train/.workers-*/0")
     assert json.loads(said.read_text()) == []

@@ -47,6 +47,7 @@ def test_the_trace_of_a_block_has_its_name_and_the_cost_of_recording(
     assert Path(str(t.path)).parent == tmp_path / "traces" / "a_step"
     assert annotations(trace) == ["a step"]
     assert "aten::matmul" in ops(trace)
+
     about = trace["profkit"]
     assert about["name"] == "a step"
     assert about["steps"] == "entry"
@@ -56,6 +57,7 @@ def test_the_trace_of_a_block_has_its_name_and_the_cost_of_recording(
     assert min(about["cost"][key] for key in ("start_ns", "stop_ns", "write_ns")) > 0
     assert about["cost"]["overhead_ratio"] > 0
     assert "Python calls" in about["cost"]["overhead_basis"]
+
     printed = capsys.readouterr()
     assert printed.out == ""
     assert printed.err.count("\n") == 1

@@ -90,6 +90,7 @@ def test_any_leak_is_reported_by_its_rule_and_can_be_rendered(
         if total_per_step_bytes(merge_leaks(group)) >= limits[name].min_step_bytes
         or total_bytes(merge_leaks(group)) >= limits[name].min_total_bytes
     ]
+
     assert sorted(finding.name for finding in report.findings) == sorted(expected)
     for finding in report.findings:
         assert finding.message.endswith(".")
@@ -107,6 +108,7 @@ def everything_at_once() -> LiveBuilder:
 
     def add(kind: str, device: str, holder: str, graph: Graph | None = None) -> None:
         chains = () if kind == "garbage" else (Chain(holder, mine, "list", 200, "kept"),)  # type: ignore[arg-type]
+
         builder.add(
             Leak(
                 kind,  # type: ignore[arg-type]

@@ -71,6 +71,7 @@ def test_any_program_is_judged_within_what_the_device_has(
         with_stacks=with_stacks,
     )
     held: list[ReferenceBlock] = []
+
     for kind, choice, repeat in program:
         with b.frame("train.py", kind, "main"), b.region(f"region {kind}"):
             for _ in range(repeat):
@@ -81,6 +82,7 @@ def test_any_program_is_judged_within_what_the_device_has(
                     b.free(held.pop(choice % len(held)))
                 else:
                     b.empty_cache()
+
     report = report_of(b.to_dict())
     for finding in (*report.findings, *report.health):
         assert finding.message.endswith(".")

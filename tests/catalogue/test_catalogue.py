@@ -279,6 +279,7 @@ def n_silent(rule: Rule) -> int:
         for function in tree.body
         if isinstance(function, ast.FunctionDef)
     ]
+
     return sum(
         n_cases(test)
         for test in tests
@@ -311,6 +312,7 @@ def slow_program() -> TraceBuilder:
     capture = CaptureInfo("0", "train", "user", cpu=cpu, threads=HostThreads(1, 1))
     b = TraceBuilder(stacks=True, memory=True, head=head, capture=capture)
     b.kernel("earlier", 50_000, **{"blocks per SM": 4.0})
+
     for _ in range(4):
         with b.step(), b.frame("train.py", 10, "train_step"):
             b.load(300_000)
@@ -334,6 +336,7 @@ def slow_program() -> TraceBuilder:
             with b.op("aten::empty"):
                 b.alloc(1 << 20)
             b.advance(100_000)
+
     return b
 
 
@@ -344,6 +347,7 @@ def test_two_reports_of_one_file_are_equal(tmp_path: Path) -> None:
 
 def test_all_problems_of_one_program_are_found(tmp_path: Path) -> None:
     report = analyze(slow_program().write(tmp_path / "t.json"), strict=True)
+
     reported = {finding.rule for finding in (*report.findings, *report.health)}
     assert reported >= {
         "SYN001",
@@ -360,6 +364,7 @@ def test_all_problems_of_one_program_are_found(tmp_path: Path) -> None:
         "PRF002",
         "PRF004",
     }
+
     other_rules = {rule.INFO.id for rule in rules() if any(map(is_of_other_data, rule.INFO.needs))}
     assert {check.rule for check in report.unchecked} <= other_rules
 

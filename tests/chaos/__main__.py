@@ -68,6 +68,7 @@ def read_arguments() -> argparse.Namespace:
     options = parser.parse_args()
     if unknown := set(options.programs) - set(PROGRAMS):
         parser.error(f"no such program: {', '.join(sorted(unknown))}")
+
     return options
 
 

@@ -442,7 +442,9 @@ def test_torchs_functions_are_wrapped_and_violations_written(tmp_path: Path) -> 
     checks.wrap_functions(module, str(file))
     stop = written_in(_RECORDER, "def f(*_):\n    module._disable_profiler()\n", module=module)
     stop()
+
     assert not file.exists()
+
     with handler_of(signal.SIGUSR1, stop):
         signal.raise_signal(signal.SIGUSR1)
     entry = json.loads(file.read_text())

@@ -87,6 +87,7 @@ def plan_signals(treatment: Treatment, random: Random, run_s: float) -> Signals:
     if treatment in _DEADLY:
         is_early = treatment is Treatment.TERM_EARLY
         return Signals(((at_s, _DEADLY[treatment]),), after_output=not is_early)
+
     if treatment is Treatment.ALARMS:
         times = (at_s + i * _BURST_PERIOD_S for i in range(_N_ALARMS))
         return Signals(tuple((time_s, signal.SIGALRM) for time_s in times))
@@ -99,4 +100,5 @@ def plan_signals(treatment: Treatment, random: Random, run_s: float) -> Signals:
         both += [(begin_s + pause_s, signal.SIGCONT) for begin_s, pause_s in pauses]
         # A pause within another one would leave it early: the last signal is always SIGCONT.
         return Signals(tuple(sorted(both)))
+
     return Signals()

@@ -66,6 +66,7 @@ def on_terminal(
     )
     os.close(theirs)
     chunks = []
+
     while True:
         try:
             chunk = os.read(ours, 1 << 16)
@@ -74,6 +75,7 @@ def on_terminal(
         if not chunk:
             break
         chunks.append(chunk)
+
     stdout = process.stdout.read().decode() if process.stdout else ""
     code = process.wait()
     if process.stdout:
@@ -107,4 +109,5 @@ def screen(written: str) -> list[str]:
         else:
             lines[row] = lines[row][:column].ljust(column) + char + lines[row][column + 1 :]
             column += 1
+
     return [line.rstrip() for line in lines]

@@ -43,16 +43,20 @@ def test_a_change_that_plants_a_sync_and_memory_fails_with_its_line(
     before = training(project / "before")
     assert main(["check", before, "--baseline", "baseline.json", "--update-baseline"]) == 0
     assert "All 3 budgets are kept." in capsys.readouterr().out
+
     kept = json.loads((project / "baseline.json").read_text())
     assert kept["figures"]["peak"]["value"] == 1000
     same = training(project / "same", n_bytes=1100)
     assert main(["check", same, "--baseline", "baseline.json"]) == 0
+
     after = training(project / "after", reads=True, n_bytes=1200)
     capsys.readouterr()
     assert main(["check", after, "--baseline", "baseline.json"]) == 1
+
     out = capsys.readouterr().out
     assert "2 of 3 budgets not kept: host-device syncs per step, peak memory." in out
     assert "not decided" not in out
+
     (peak,) = [line for line in out.splitlines() if line.startswith("peak memory")]
     assert peak.split()[2:] == ["1.17", "KiB", "1.07", "KiB", "1000", "B", "OVER"]
     assert "train.py:10: " in out
@@ -73,7 +77,9 @@ def test_syncs_that_cost_too_little_for_a_finding_have_their_line(
             b.advance(500 * MS)
     trace = str(b.write(project / "t.pt.trace.json.gz"))
     (project / "budgets.toml").write_text("syncs = 1")
+
     assert main(["check", trace, "--budget", "budgets.toml"]) == 1
+
     out = capsys.readouterr().out
     assert "train.py:10: 2 syncs per step in `aten::_local_scalar_dense`." in out
     assert "SYN001" not in out

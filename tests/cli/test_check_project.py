@@ -76,12 +76,14 @@ def recorded(place: tuple[str, str]) -> str:
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     samples = torch.randn(64, 256)
     module.train_step(model, optimizer, samples)  # gradients are there from now on
+
     with profkit.memory(name, dir=folder, quiet=True) as memory:
         batches = profkit.steps(
             [samples] * 40, name, wait=0, warmup=2, active=4, dir=folder, quiet=True
         )
         for batch in batches:
             module.train_step(model, optimizer, batch)
+
     module.losses.clear()
     torch._dynamo.reset()
     assert batches.path is not None
@@ -119,6 +121,7 @@ def test_each_planted_problem_fails_with_its_line_and_its_fix_passes(
     places = [(str(tmp_path), text) for text in programs]
     first, *traces, last = (path for _, path in call_in_processes(f"{HERE}:recorded", places, 1))
     assert main(["check", first, "--baseline", "b.json", "--update-baseline"]) == 0
+
     for (name, (_, _, budget, cause)), path in zip(PLANTED.items(), traces, strict=True):
         capsys.readouterr()
         assert main(["check", path, "--baseline", "b.json"]) == 1, name

@@ -96,16 +96,19 @@ def test_the_json_report_is_cut_to_a_size_and_goes_on_at_a_cursor(
     code, text, _ = run(capsys, "analyze", trace, "--format", "json", "--budget-bytes", "4k")
     assert code == 0
     assert len(text.encode()) <= 4_000
+
     tree = json.loads(text)
     assert tree["findings"][0]["id"] == "SYN001@train.py:3"
     cursor = tree["cut"]["unchecked"]["next"]
     whole = json.loads(run(capsys, "analyze", trace, "--format", "json")[1])
     part = json.loads(run(capsys, "analyze", trace, "--format", "json", "--cursor", cursor)[1])
     assert part["table"] == "unchecked"
+
     first = int(cursor.partition(":")[2])
     assert [row["rule"] for row in part["rows"]] == [
         check["rule"] for check in whole["unchecked"][first:]
     ]
+
     # A part of a report is never taken for the whole.
     saved = tmp_path / "cut.json"
     saved.write_text(text)

@@ -108,6 +108,7 @@ def test_stacks_group_the_ranks_that_are_at_one_place() -> None:
         }
         for rank, (pid, stack) in enumerate([(10, place), (11, other_place), (12, place)])
     }
+
     assert list(format_stacks(answers)) == [
         "ranks 0, 2: MainThread",
         "  a.py:1  main",
@@ -206,6 +207,7 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     while len(list(run.glob(".listen-*"))) < 2 and time.monotonic() < until:
         time.sleep(0.1)
     yield run
+
     for process in processes:
         process.kill()
         process.wait()
@@ -218,6 +220,7 @@ def test_a_job_of_two_ranks(job: Path, capfd: pytest.CaptureFixture[str]) -> Non
         assert main(["trigger", str(job), "--steps", "2", "-o", str(job / "report.txt")]) == 0
         assert top.result() == 0
     assert "2 processes" in capfd.readouterr().err
+
     recorded = []
     for path in sorted(job.glob("*.pt.trace.json.gz")):
         trace = load(path)
@@ -225,6 +228,7 @@ def test_a_job_of_two_ranks(job: Path, capfd: pytest.CaptureFixture[str]) -> Non
         recorded.append({name for name in trace.events.names if name.startswith("step ")})
     assert len(recorded) == 2
     assert recorded[0] == recorded[1] != set()
+
     while "hang" not in stacks(job, capfd):
         time.sleep(0.2)
     out = stacks(job, capfd)

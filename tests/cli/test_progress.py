@@ -144,6 +144,7 @@ def test_each_stage_has_its_line(terminal: Terminal) -> None:
         expected = shown.written(iter([b"x" * 3072]), of_bytes=4096)
         assert next(expected) == b"x" * 3072
         until(lambda: "3.00 KiB of 4.00 KiB" in terminal.getvalue())
+
     assert "".join(screen(terminal.getvalue())) == ""
 
 

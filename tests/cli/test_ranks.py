@@ -35,6 +35,7 @@ def rank_trace(rank: int, path: Path, *, world_size: int = 3, begins_s: int = 5)
         "Process Group Name": "0",
         "Process Group Ranks": "[0, 1]",
     }
+
     for number in range(3):
         with b.step():
             b.compute("aten::add", 100_000 + rank * LATE_NS)
@@ -42,6 +43,7 @@ def rank_trace(rank: int, path: Path, *, world_size: int = 3, begins_s: int = 5)
             dur_ns = 2_000_000 - rank * LATE_NS
             b.kernel(KERNEL, dur_ns, correlation=ident, **args, Seq=number)
             b.item()
+
     return Path(b.write(path / f"rank{rank}.pt.trace.json.gz"))
 
 
@@ -73,6 +75,7 @@ def test_the_json_report_has_ranks_and_collectives(
     assert report["source"]["path"] == str(job)
     assert report["missing_ranks"] == [2]
     assert [rank["rank"] for rank in report["ranks"]] == [0, 1]
+
     (group,) = report["collectives"]["groups"]
     assert group["n"] == 3
     assert group["wait_ns"] == 3 * LATE_NS
@@ -175,6 +178,7 @@ def test_in_python_files_of_several_programs_are_an_error(job: Path, tmp_path: P
 
 def test_export_writes_one_trace_of_all_ranks_and_stacks_of_each(job: Path, tmp_path: Path) -> None:
     alone = rank_trace(0, tmp_path, world_size=9)
+
     out = tmp_path / "out"
     for format_ in ("chrome", "folded", "html", "json"):
         assert main(["export", str(job), str(alone), "--to", format_, "-o", f"{out}/"]) == 0
@@ -189,6 +193,7 @@ def test_export_writes_one_trace_of_all_ranks_and_stacks_of_each(job: Path, tmp_
         "rank0.trace.json.gz",
         "rank1.folded",
     ]
+
     events = json.loads(gzip.decompress((out / "job.trace.json.gz").read_bytes()))["traceEvents"]
     names = {event["args"]["name"] for event in events if event["name"] == "process_name"}
     assert {"rank 0 · node", "rank 1 · node"} <= names
@@ -231,7 +236,9 @@ def test_jobs_are_compared(job: Path, tmp_path: Path, capsys: pytest.CaptureFixt
         trace["distributedInfo"]["rank"] = rank
         (even / f"rank{rank}.json").write_text(json.dumps(trace))
     (even / "first.json.gz").unlink()
+
     assert main(["diff", str(job), str(even), "--format", "json"]) == 0
+
     difference = json.loads(capsys.readouterr().out)
     figures = {
         figure["name"]: (figure["before"], figure["after"]) for figure in difference["figures"]

@@ -143,6 +143,7 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Watched]:
             script = folder / f"{name}.py"
             script.write_text(text)
             futures[name] = pool.submit(run, folder, str(script), "--lr", "1", script=script)
+
         folder = tmp_path_factory.mktemp("module")
         package = folder / "package"
         package.mkdir()

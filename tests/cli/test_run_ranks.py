@@ -100,6 +100,7 @@ def ended(folder: Path, commands: list[list[str]], variables: list[dict[str, str
         )
         for command, own_environment in zip(commands, variables, strict=True)
     ]
+
     try:
         written = [process.communicate(timeout=LIMIT_S) for process in started]
     finally:
@@ -114,6 +115,7 @@ def ended(folder: Path, commands: list[list[str]], variables: list[dict[str, str
         assert match is not None
         assert int(match[1]) not in traces, "each rank has one trace"
         traces[int(match[1])] = path
+
     return Job(
         next((process.returncode for process in started if process.returncode), 0),
         "".join(out for out, _ in written),
@@ -132,6 +134,7 @@ def with_torchrun(folder: Path, program: str, n: int, *args: str, inside: bool =
     (folder / "train.py").write_text(program.replace("**GIVEN", ""))
     launcher = ("--standalone", "--nproc-per-node", str(n))
     command = ["-m", "profkit", *RUN, "torchrun", *launcher, "train.py", *args]
+
     if inside:
         command = [
             "-m",
@@ -143,6 +146,7 @@ def with_torchrun(folder: Path, program: str, n: int, *args: str, inside: bool =
             "train.py",
             *args,
         ]
+
     return ended(folder, [command], [{}])
 
 
@@ -166,6 +170,7 @@ def test_two_ranks_record_the_same_steps_and_rank_0_reports_on_both(tmp_path: Pa
     (tmp_path / "train.py").write_text(program)
     shared = {"WORLD_SIZE": "2", "STORE": str(tmp_path / "store"), "MASTER_PORT": "7"}
     command = ["-m", "profkit", *RUN, "train.py", "--slow"]
+
     job = ended(tmp_path, [command] * 2, [{**shared, "RANK": str(rank)} for rank in range(2)])
     assert job.code == 0, job.errors
     assert sorted(job.out.splitlines()) == ["rank 0 is done", "rank 1 is done"]
@@ -174,13 +179,16 @@ def test_two_ranks_record_the_same_steps_and_rank_0_reports_on_both(tmp_path: Pa
     assert len(job.dumps) == 4, "beside each trace, and at the end"
     assert step_names(job.traces[0]) == step_names(job.traces[1])
     assert not list(tmp_path.rglob(".ranks-*")), "nothing else is left"
+
     report = job.report
     assert report is not None
     assert (report["source"]["kind"], report["missing_ranks"]) == ("ranks", [])
     assert report["collectives"]["matched_share"] == 1
+
     (group,) = [group for group in report["collectives"]["groups"] if group["kind"] == "all-reduce"]
     assert (group["group"], group["ranks"]) == ("0", [0, 1])
     assert group["bus_bytes_per_s"], "the FlightRecorder has sizes"
+
     # A busy machine can stop rank 0 for longer than rank 1 sleeps, in a step or two.
     n_late = {rank["rank"]: rank["n"] for rank in group["last"]}
     assert sum(n_late.values()) == len(report["summary"]["steps"])
@@ -337,6 +345,7 @@ def test_the_interface_names_files_by_rank(tmp_path: Path) -> None:
     )
     (tmp_path / "train.py").write_text(program.replace("**GIVEN", ""))
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "train.py"]
+
     job = ended(tmp_path, [launcher], [{}])
     assert job.code == 0, job.errors
     assert sorted(job.traces) == [0, 1]

@@ -116,8 +116,10 @@ def test_an_analysis_imports_what_a_trace_and_its_format_need(tmp_path: Path) ->
     own_modules, every = find_modules("analyze", str(trace.write(tmp_path / "a.pt.trace.json")))
     folders = [name.split(".")[1] for name in own_modules]
     assert folders.count("capture") == folders.count("integrations") == 0
+
     renderers = {name for name in own_modules if name.startswith("profkit.renderers.")}
     assert all(name.startswith("profkit.renderers.text") for name in renderers)
+
     # All rules with what they share, and half of the rest: of 620 modules in all.
     of_rules = [
         name for name in own_modules if re.match(r"profkit\.(detectors|engine\.families)\b", name)

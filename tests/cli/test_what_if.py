@@ -30,6 +30,7 @@ def test_the_text_has_the_times_the_changes_and_the_path(
     trace: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     arguments = ["--scale", "gem?=0.5", "--scale", "aten::mm=0.8", "--no-data-wait"]
+
     assert main(["what-if", trace, *arguments]) == 0
     captured = capsys.readouterr()
     lines = captured.out.splitlines()
@@ -42,6 +43,7 @@ def test_the_text_has_the_times_the_changes_and_the_path(
         "aten::mm x 0.8: 2 operators",
         "no wait for data: 2 waits",
     ]
+
     table = {line[:24].strip(): line[24:].split() for line in lines if line.startswith("  ")}
     assert table["kernels"] == ["100", "µs", "40.0", "µs", "-60.0", "µs"]
     assert table["waiting for data"] == ["20.0", "µs", "0", "ns", "-20.0", "µs"]
@@ -135,12 +137,14 @@ def test_a_job_is_replayed_with_all_ranks(
             job.collective("all-reduce", 2 * MS)
     folder = str(job.write(tmp_path / "job"))
     assert main(["what-if", folder]) == 0
+
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("A step of the job takes 11.0 ms (ranks 0, 1 in")
     assert "Changes, each alone" in lines[2]
     assert lines[3].startswith("  rank 0 as fast as the median of the others ")
     assert lines[3].endswith(" 5.00 ms     6.00 ms  55%")
     assert main(["what-if", folder, "--rank", "0", "--bandwidth", "2", "--format", "json"]) == 0
+
     tree = json.loads(capsys.readouterr().out)
     assert (tree["schema"], tree["ranks"], tree["n_steps"]) == (JOB_SCHEMA, [0, 1], 2)
     assert [case["saving_ns"] for case in tree["cases"]] == [7 * MS]

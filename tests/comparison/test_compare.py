@@ -159,15 +159,19 @@ def test_a_fix_is_compared_with_its_prediction(tmp_path: Path) -> None:
     difference = profkit.compare(before, profkit.analyze(training().write(tmp_path / "after.json")))
     gone = [finding for finding in before.findings if finding.rule.startswith("DAT")]
     assert gone
+
     fixes = difference.fixes
     assert fixes is not None
     assert fixes.saved_ns == pytest.approx(1_000_000, rel=0.01)
+
     predicted = sum(finding.cost.per_step_ns or 0 for finding in gone)
     assert fixes.low_ns <= predicted <= fixes.high_ns
     assert fixes.low_ns == pytest.approx(1_000_000, rel=0.2)
+
     text = " ".join(profkit.render(difference, "text").decode().split())
     assert re.search(r"The fix was predicted to save [\d.]+ [mµ]s per step\.", text)
     assert profkit.compare(before, before).fixes is None
+
     sentences = {
         -5: "; the step time did not fall.",
         fixes.low_ns // 2: "; the step time fell by ",

@@ -51,6 +51,7 @@ class Moments:
         self.collectives = [span(k) for k, yes in zip(kernels, is_collective, strict=True) if yes]
         compute = [k for k, yes in zip(kernels, is_collective, strict=True) if not yes]
         self.compute = [span(event) for event in compute]
+
         launched = {
             event["args"]["correlation"]: span(event)[0]
             for event in reversed(self.events)
@@ -90,6 +91,7 @@ class Moments:
             for start, end in steps
         ]
         before = max(done for at, done in launched if at < steps[0][0])
+
         return list(zip([before, *ends[:-1]], ends, strict=True))
 
     def _holds(self, event: dict[str, Any]) -> bool:
@@ -118,6 +120,7 @@ class Moments:
         changes = [changes_of(spans) for spans in sets]
         level = [0] * len(sets)
         alone, waited = 0, dict.fromkeys(self.windows, 0)
+
         for at, following in itertools.pairwise(sorted(borders)):
             level = [n + change.get(at, 0) for n, change in zip(level, changes, strict=True)]
             communicating, computing, blocked, in_window = (n > 0 for n in level)
@@ -129,6 +132,7 @@ class Moments:
             if not is_late:
                 window = max(window for window in self.windows if window[0] <= at)
                 waited[window] += following - at
+
         return alone, list(waited.values())
 
 

@@ -70,6 +70,7 @@ def test_kernels_operators_and_calls_agree(expected: dict[str, Any]) -> None:
     report = report_of(expected["file"])
     summary = report.summary
     assert report.source.n_events == expected["n_events"]
+
     if not expected["file"].startswith(MTIA):
         kernels = [(k["name"], k["count"], k["total_ns"]) for k in expected["top_kernels"]]
         assert [(k.name, k.n_calls, k.total_ns) for k in summary.top_kernels[:10]] == kernels
@@ -80,6 +81,7 @@ def test_kernels_operators_and_calls_agree(expected: dict[str, Any]) -> None:
         assert [(op.name, op.n_calls, op.total_ns) for op in summary.top_ops[:10]] == ops
     calls = {s.call: {"count": s.n_calls, "total_ns": s.total_ns} for s in summary.syncs}
     assert calls == expected["sync_calls"]
+
     steps = [(step["name"], step["dur_ns"]) for step in expected["steps"]]
     if report.source.step_origin in {None, "profiler"}:
         assert summary.n_incomplete_steps == len(steps) - len(summary.steps)

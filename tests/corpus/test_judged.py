@@ -36,6 +36,7 @@ def test_launches_without_correlation_are_joined_by_their_flows() -> None:
     ctx = Context(trace)
     pairs = zip(ctx.launches.work.tolist(), ctx.launches.launch.tolist(), strict=True)
     start_us = min(e["ts"] for e in events if e["ph"] == "X")
+
     launched_us = {
         trace.events.ts_ns[work] / 1000 + start_us: trace.events.ts_ns[launch] / 1000 + start_us
         for work, launch in pairs
@@ -71,6 +72,7 @@ def test_a_launch_that_loads_code_is_no_queued_work() -> None:
             queued_us += start - busy_until
         busy_until = max(busy_until, end)
     (device,) = report_of(name).summary.devices
+
     idle_ns = {cause.cause: cause.ns for cause in device.idle_causes}
     # Copies whose call waits for a kernel are queued too: a thousandth of the idle time.
     assert queued_us * 1000 <= idle_ns["device"] <= queued_us * 1000 + device.idle_ns / 1000
@@ -155,6 +157,7 @@ def test_recordings_without_a_loop_have_no_steps() -> None:
         "switch-transformer-inference",
     ):
         report = report_of(name)
+
         assert not report.summary.steps
         assert not report.source.step_definition
 
@@ -182,10 +185,12 @@ def test_where_the_host_runs_ahead_the_step_time_is_that_of_the_gpu() -> None:
         for start, end in steps
     ]
     report = report_of(name)
+
     device_ns = [step.device_dur_ns for step in report.summary.steps]
     assert [ns / 1000 for ns in device_ns[1:] if ns is not None] == pytest.approx(
         [completed[1] - completed[0], completed[2] - completed[1]], abs=1
     )
+
     breakdown = report.summary.breakdown
     assert breakdown is not None
     assert breakdown.host_per_step_ns is not None
@@ -396,6 +401,7 @@ def test_transposes_around_convolutions_are_counted_as_in_the_file() -> None:
     (finding,) = findings_of(name, "KER006")
     assert len(transposes) == 885
     assert finding.n == 885 * 4 // 5  # one of five equal iterations is in no step
+
     spent_ns = 1000 * sum(e["dur"] for e in transposes)
     assert spent_ns == pytest.approx(58.8e6, rel=0.001)
     assert finding.evidence["transposes_ns"] == pytest.approx(spent_ns * 4 / 5, rel=0.02)
@@ -471,6 +477,7 @@ def test_long_calls_on_an_idle_gpu_are_a_cold_start(name: str) -> None:
         and idle_us(e["ts"], e["ts"] + e["dur"], work)
         >= (100_000 if e["name"] in {"cudaMalloc", "cudaFree"} else 10_000)
     ]
+
     (finding,) = findings_of(name, "PRF010")
     assert finding.n == len(cold)
     assert finding.evidence["calls_ns"] == pytest.approx(1000 * sum(cold), rel=1e-4)

@@ -134,6 +134,7 @@ def test_their_tensor_core_kernels_and_newer_names_count(both: Both) -> None:
     (device,) = both.report.summary.devices
     assert device.tensor_core_share is not None
     stat = both.theirs
+
     told_us = stat[
         stat["tc_used"]
         | stat.index.to_series().map(lambda name: any(part in name for part in newer))

@@ -89,5 +89,6 @@ def test_waiting_is_that_of_the_files() -> None:
     report = report_of(RANKS / "bytedance-ST")
     assert report.collectives is not None
     named = (g for g in report.collectives.groups if g.group == "dp0_grads-reduce-scatter")
+
     (group,) = named
     assert (group.n, group.wait_ns, group.transfer_ns) == (len(calls), waits, transfers)

@@ -127,6 +127,7 @@ def test_the_ranks_that_ran_out_of_memory_are_explained(file: str) -> None:
     memory = report.summary.memory
     assert memory is not None
     (device,) = memory.devices
+
     (oom,) = device.oom
     assert (oom.bytes, oom.device_free_bytes) == (4_202_692_608, 4_028_760_064)
     assert oom.reserved_bytes == 37_073_453_056

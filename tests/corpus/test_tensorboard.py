@@ -45,10 +45,12 @@ def test_the_reported_misreadings_occur(name: str, tmp_path: Path) -> None:
         misreading.where
         for misreading in find_misreadings(studied.recording.context, studied.report)
     }
+
     summary = studied.report.summary
     assert any(where.startswith("Operator") for where in reported)
     assert {op.device_duration for op in profile.op_list_groupby_name} == {0}
     assert profile.avg_costs.costs[ProfileRole.Runtime] == 0
+
     is_counted_twice = len(profile.steps_names) == 2 * len(summary.steps)
     assert ("Overview: number of steps and their average" in reported) == is_counted_twice
     actual_us = (

@@ -83,11 +83,13 @@ class JobBuilder:
         number = self._n[group] = self._n.get(group, -1) + 1
         use = group.rstrip("0123456789") or group
         starts, idents = {}, {}
+
         for rank in ranks:
             b = self.ranks[rank]
             with b.op(f"c10d::{NAMES[kind][0]}_"):
                 idents[rank] = b.call("LaunchKernel", 4_000)
             starts[rank] = max(b.now_ns, b.free_at_ns())
+
         end = max(starts.values()) + transfer_ns
         for rank in ranks:
             args: dict[str, object] = {
@@ -119,6 +121,7 @@ class JobBuilder:
         peers = {"Src Rank": source, "Dst Rank": target}
         kinds = {source: "send", target: "receive"}
         starts = {}
+
         for rank, kind in kinds.items():
             b = self.ranks[rank]
             with b.op(f"c10d::{NAMES[kind][0]}"):
@@ -126,6 +129,7 @@ class JobBuilder:
                     b.call("LaunchKernel", 4_000),
                     max(b.now_ns, b.free_at_ns(0, COMPUTE)),
                 )
+
         end = max(at for _, at in starts.values()) + transfer_ns
         for rank, kind in kinds.items():
             ident, at_ns = starts[rank]

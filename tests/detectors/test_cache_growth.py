@@ -38,12 +38,14 @@ def test_a_live_block_that_fences_free_memory_is_named(found: Found) -> None:
     moment = b.moment()
     assert moment.active_bytes == (126 + 70 * 2) * MIB == 266 * MIB
     assert moment.reserved_bytes >= 14_060 * MIB
+
     (finding,) = found(b, RULE)
     assert (finding.severity, finding.confidence) == ("warning", "high")
     assert finding.evidence["reserved_bytes"] == moment.reserved_bytes
     assert finding.evidence["active_bytes"] == (126 + 69 * 2 + 200 + 2) * MIB
     assert finding.locations[0].place == "train.py:31"
     assert "blocks of train.py:31" in finding.message
+
     without = fenced(max_split_bytes=None).moment().reserved_bytes
     assert finding.evidence["is_reproduced"] is True
     assert finding.evidence["reserved_if_expandable_bytes"] == without

@@ -45,6 +45,7 @@ def on_one(
                 with b.op("autograd::engine::evaluate_function: MmBackward0"):
                     b.launch("aten::mm", kernel="gemm", host_ns=10 * US, device_ns=device_ns)
         b.synchronize()
+
     return b
 
 
@@ -58,6 +59,7 @@ def test_on_one_device_it_costs_what_comes_before_the_model(found: Found) -> Non
     assert finding.evidence["host_ns"] == 3 * 50 * US
     assert finding.evidence["device_ns"] == 0
     assert sum(end - start for start, end in finding.spans) == finding.cost.ns
+
     (location,) = finding.locations
     assert (location.file, location.line) == ("train.py", 10)
     assert finding.message == (
@@ -170,11 +172,13 @@ def on_two(*, trains: bool = True) -> TraceBuilder:
                 with b.thread(AUTOGRAD), b.op("BroadcastBackward"), b.op("ReduceAddCoalesced"):
                     b.launch("aten::add_", kernel="add", host_ns=10 * US, device_ns=30 * US)
             b.synchronize()
+
     return b
 
 
 def test_on_several_devices_it_costs_copies_and_gradients_put_together(found: Found) -> None:
     (finding,) = found(on_two(), RULE)
+
     # On the host: 20 + 10 (Scatter) + 10 (Broadcast) + 10 before the replicas, then 10 (Gather)
     # and 10 in the backward pass.
     assert finding.evidence["n_devices"] == 2

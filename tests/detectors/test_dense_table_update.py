@@ -45,6 +45,7 @@ def training(
             with b.annotation(f"Optimizer.step#{optimizer}.step") if optimizer else nullcontext():
                 for name in updates:
                     b.compute(name, 1_000_000, dims=[updated])
+
     return b
 
 

@@ -26,6 +26,7 @@ def test_a_folder_of_dumps_names_collective_ranks_and_lines(
 ) -> None:
     folder = written(tmp_path / "job", HANGS, dump(DONE), HANGS)
     document = report(capsys, folder)
+
     (finding,) = document["findings"]
     assert finding["rule"] == "COM003"
     assert finding["message"] == (

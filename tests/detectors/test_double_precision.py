@@ -32,6 +32,7 @@ def on_gpu(capability: tuple[int, int], *, share: float = 0.8) -> TraceBuilder:
     major, minor = capability
     device = {"id": 0, "name": "NVIDIA", "computeMajor": major, "computeMinor": minor}
     b = TraceBuilder(stacks=True, shapes=True, head={"deviceProperties": [device]})
+
     for _ in range(3):
         with b.step(), b.frame("train.py", 10, "forward"):
             b.launch(
@@ -46,6 +47,7 @@ def on_gpu(capability: tuple[int, int], *, share: float = 0.8) -> TraceBuilder:
                 "aten::relu", kernel="relu", host_ns=10_000, device_ns=round((1 - share) * 10 * MS)
             )
             b.synchronize()
+
     return b
 
 

@@ -97,6 +97,7 @@ def test_the_call_of_a_library_is_not_the_programs_to_delete(
             ):
                 b.synchronize()
             b.advance(40_000)
+
     (finding,) = found(b, RULE)
     assert finding.message.startswith(f"`torch.cuda.synchronize()` {text}")
     assert finding.locations[0].file == "train.py"

@@ -48,6 +48,7 @@ def training(
             ready = max(begins + exchange_ns, b.free_at_ns(), b.now_ns + 4 * US)
             update(b, at_ns=ready)
             b.synchronize()
+
     return b
 
 
@@ -230,6 +231,7 @@ def ddp(
                             exchange(b, exchange_ns, at_ns=begins)
             update(b, at_ns=b.free_at_ns())
             b.synchronize()
+
     return b
 
 

@@ -15,12 +15,14 @@ def test_its_time_is_parted_into_waiting_and_transfer(tmp_path: Path) -> None:
             job.collective("all-reduce", 2 * MS)
             job.compute(MS)
     report = analyze(job.write(tmp_path / "job"), select=["COM001"], strict=True)
+
     (finding,) = report.findings
     assert (finding.evidence["wait_ns"], finding.evidence["transfer_ns"]) == (9 * MS, 6 * MS)
     assert finding.message.endswith("3.00 ms of that is waiting for other ranks, 2.00 ms transfer.")
     # Overlap hides transfer at most; the step of the job is 7 + 2 + 1 ms.
     assert (finding.cost.ns, finding.cost.per_step_ns) == (3 * 2 * MS, 2 * MS)
     assert cost_text(report, finding) == "up to 2.00 ms per step (20%)"
+
     of_one = analyze(tmp_path / "job" / "rank1.pt.trace.json.gz", select=["COM001"])
     assert "cannot tell it from the transfer" in of_one.findings[0].message
 
@@ -35,6 +37,7 @@ def test_the_time_of_calls_that_are_not_matched_may_be_transfer(tmp_path: Path) 
     events = job.ranks[0].events
     events.remove(next(event for event in reversed(events) if event.name.startswith("nccl")))
     report = analyze(job.write(tmp_path / "job"), select=["COM001"], strict=True)
+
     (finding,) = report.findings
     # Rank 1 waits 3 ms in each collective; the last one takes 5 ms, of which nothing is known.
     assert (finding.evidence["wait_ns"], finding.evidence["transfer_ns"]) == (6 * MS, 4 * MS)
@@ -66,6 +69,7 @@ def test_the_time_of_steps_that_other_ranks_have_not_recorded_is_not_parted(
         )
         alone.synchronize()
     report = analyze(job.write(tmp_path / "job"), select=["COM001"], strict=True)
+
     (finding,) = report.findings
     assert finding.message.endswith(
         "In the steps that all ranks recorded, 3.00 ms of that is waiting for other ranks, 2.00 ms "

@@ -68,6 +68,7 @@ def test_it_costs_what_the_ratio_of_the_peaks_leaves_of_the_kernels_time(found: 
     assert (finding.severity, finding.confidence, finding.n) == ("warning", "high", 3)
     assert finding.evidence["kernel_ns"] == 2_400_000
     assert finding.evidence["busy_share"] == 0.8
+
     (location,) = finding.locations
     assert (location.file, location.line, location.op) == ("train.py", 12, "aten::addmm")
     assert finding.message == (
@@ -328,8 +329,10 @@ def test_any_program_costs_what_faster_products_save_on_host_and_device(
     path = b.write(tmp_path_factory.mktemp("any") / "t.json")
     findings = analyze(path, select=[RULE], strict=True).findings
     slow = [sum(ns for kernel, ns in step if kernel == FULL and ns >= 10_000) for step in durations]
+
     busy = sum(ns for step in durations for _, ns in step)
     assert bool(findings) == (sum(slow) > 0 and sum(slow) >= 0.05 * busy)
+
     for finding in findings:
         assert finding.evidence["kernel_ns"] == sum(slow)
         n_kernels = sum(map(len, durations))

@@ -51,6 +51,7 @@ def test_a_hook_that_fills_a_list_is_reported_with_its_graph(
         is_entry=True,
     )
     graph = Graph(600, 1 << 20, "ReluBackward0")
+
     (finding,) = found(watched(chains=(seen,), graph=graph), RULE)
     assert finding.message.endswith("which save 1.00 MiB for backward.")
     assert finding.fix == (

@@ -33,6 +33,7 @@ def in_pieces(n: int = 20) -> SnapshotBuilder:
 
 def test_it_reports_fragmentation_lines_and_the_setting(found: Found) -> None:
     (finding,) = found(in_pieces(), RULE)
+
     # 20 segments of 100 MiB were reserved, and 1 GiB more although 1,600 MiB of them were free.
     assert finding.evidence["reserved_bytes"] == 3024 * MIB
     assert finding.evidence["largest_fragmented_bytes"] == 1024 * MIB
@@ -77,6 +78,7 @@ def test_settings_that_would_have_saved_much_are_reported_with_their_figures(fou
         "Set `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`: with it peak reserved memory "
         "would be 1.25 GiB instead of 1.95 GiB; with `max_split_size_mb:128` 1.37 GiB."
     )
+
     evidence = finding.evidence
     # Less than the 800 MiB that are reserved beyond the 1,200 MiB that are allocated.
     assert (finding.cost.bytes, finding.cost.basis) == ((2000 - 1280) * MIB, "estimate")
@@ -84,6 +86,7 @@ def test_settings_that_would_have_saved_much_are_reported_with_their_figures(fou
     assert evidence["is_reproduced"] is True
     assert evidence["reproduced_within_bytes"] == 0
     assert evidence["best_max_split"] == "max_split_size_mb:128"
+
     # So they do, where they are set.
     grown = split_by_shorter_ones(SnapshotBuilder(expandable=True)).moment()
     limited = split_by_shorter_ones(SnapshotBuilder(max_split_bytes=128 * MIB)).moment()

@@ -89,6 +89,7 @@ def steps(
 
 def test_it_names_the_line_and_the_reason_and_the_python_between_the_graphs(found: Found) -> None:
     (finding,) = found(steps(2, capture=compiled(at_line())), RULE)
+
     assert (finding.locations[0].file, finding.locations[0].line) == (NET, 40)
     # Two calls in each of three steps, with 30 µs from the one graph to the other.
     assert finding.cost.ns == 3 * 2 * 30 * US
@@ -162,6 +163,7 @@ def test_of_two_lines_only_the_one_with_a_graph_behind_it_is_reported(found: Fou
                 b.compute("aten::tanh", 100 * US)
                 with b.op("Torch-Compiled Region: 2/0"):
                     b.compute("aten::item", US)
+
     (finding,) = found(b, RULE)
     assert finding.locations[0].line == 40
     assert finding.evidence["n_graphs"] == 6
@@ -360,6 +362,7 @@ def test_a_function_that_the_break_keeps_out_of_the_graph_costs_the_way_into_it(
                 with b.op("Torch-Compiled Region: 3/0"):
                     b.compute("aten::addmm", 100 * US)
             b.compute("aten::add", 100 * US)
+
     (finding,) = found(b, RULE)
     # Twice 30 µs behind the line, and 45 into the second layer, as one graph has to be entered too;
     # then 50 into the head.

@@ -43,6 +43,7 @@ def test_views_of_arrays_are_to_be_copied(found: Found, watched: Watched) -> Non
         "shape": shape,
         "storage_bytes": 16 * 64 * 64 * 3,
     }
+
     for n in (200, 0):
         (finding,) = found(watched(**b, n=n), RULE)
         assert finding.message.endswith(
@@ -134,6 +135,7 @@ def test_workers_that_copy_are_reported_with_what_to_store_instead(
         stack=(),
         stack_basis="unknown",
     )
+
     (finding,) = found(b, RULE)
     assert finding.message == (
         "The memory of 4 loader workers (one was sampled) grows by about 64.0 KiB per step (steps "
@@ -155,6 +157,7 @@ def test_a_worker_that_retains_its_own_objects_is_reported(found: Found, watched
         stack=(),
         stack_basis="unknown",
     )
+
     (finding,) = found(b, RULE)
     assert finding.message == (
         "The memory of 1 loader worker grows by 64.0 KiB per step (steps 1 to 200). The workers "
@@ -176,6 +179,7 @@ def test_of_workers_that_may_do_either_both_fixes_are_given(found: Found, watche
         stack=(),
         stack_basis="unknown",
     )
+
     (finding,) = found(b, RULE)
     assert "It may be copies of objects of the main process, or" in finding.message
     assert finding.fix.startswith("Limit what the dataset stores in `__getitem__`")
@@ -200,6 +204,7 @@ def test_plans_for_new_shapes_are_a_note_with_the_setting_that_bounds_them(
         operators=("aten::convolution",),
         is_for_new_shapes=True,
     )
+
     (finding,) = found(b, RULE)
     assert finding.message == (
         "Host memory grows by 64.0 KiB per step (steps 1 to 200): a library caches a plan for each "

@@ -134,6 +134,7 @@ def noise(
                 with b.op("aten::to"), b.op("aten::copy_"):
                     b.call("MemcpyAsync", 1_000_000)
                     b.call("StreamSynchronize", 4_000)
+
     return b
 
 

@@ -225,6 +225,7 @@ def test_the_filter_of_transformers_trainer_is_an_argument(found: Found) -> None
                     with b.op("aten::is_nonzero"):
                         b.item()
             b.advance(50_000)
+
     (finding,) = found(b, RULE)
     assert finding.n == 8
     assert "in `_inner_training_loop()` of transformers, called in main" in finding.message
@@ -271,6 +272,7 @@ def test_a_tensor_as_an_index_is_told_from_another_read(
                         b.compute(f"aten::{name}", 2_000)
             with b.frame("train.py", 30, "train"):
                 b.compute("aten::select", 2_000)
+
     (finding,) = found(b, RULE)
     assert finding.n == 3 * operators.count("item")
     assert ("Indexing with" in finding.message) == is_index

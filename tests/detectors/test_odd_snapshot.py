@@ -54,6 +54,7 @@ def test_a_history_without_segments_is_reported_where_more_was_in_use_than_reser
         trace[:] = [entry for entry in trace if not entry["action"].startswith("segment")]
     path = tmp_path / "skipped.pickle"
     path.write_bytes(pickle.dumps(whole, protocol=4))
+
     (finding,) = analyze(path, select=[RULE], strict=True).health
     assert finding.severity == "warning"
     # 180 MiB at once; of these only the segment of 30 MiB still stands.

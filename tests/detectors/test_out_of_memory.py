@@ -107,6 +107,7 @@ def nearly_full(max_split_bytes: int | None = None, *, expandable: bool = False)
 
 def test_a_setting_that_is_enough_is_named_first_however_few_its_bytes(found: Found) -> None:
     (finding,) = found(nearly_full(), RULE)
+
     assert finding.evidence["reason"] == "fragmentation"
     assert finding.evidence["missing_bytes"] == 64 * MIB
     assert finding.evidence["unreleasable_bytes"] == 64 * MIB
@@ -120,6 +121,7 @@ def test_a_setting_that_is_enough_is_named_first_however_few_its_bytes(found: Fo
     assert finding.evidence["is_reproduced"] is True
     assert finding.evidence["fits_with"] == "max_split_size_mb:128"
     assert found(nearly_full(128 * MIB), RULE) == ()
+
     (still,) = found(nearly_full(expandable=True), RULE)
     assert still.evidence["requested_bytes"] == 960 * MIB
 
@@ -133,6 +135,7 @@ def test_settings_that_are_of_no_use_are_not_advised(found: Found) -> None:
     b.free(*halves[::2])
     with b.frame("train.py", 20, "main"):
         b.alloc_or_none(600 * MIB)
+
     (finding,) = found(b, RULE)
     assert finding.evidence["reason"] == "fragmentation"
     assert finding.evidence["is_reproduced"] is True
@@ -168,6 +171,7 @@ def test_what_others_hold_is_reported_where_the_driver_was_asked(tmp_path: Path)
     }
     path = tmp_path / "oom.pickle"
     path.write_bytes(pickle.dumps({**b.to_dict(), SNAPSHOT_KEY: {"devices": [driver]}}))
+
     (finding,) = analyze(path, select=[RULE], strict=True).findings
     assert finding.evidence["reason"] == "outside"
     assert finding.evidence["outside_bytes"] == 6 * GIB

@@ -98,6 +98,7 @@ def test_a_copy_from_pinned_memory_without_non_blocking_is_found(found: Found) -
                 b.synchronize("StreamSynchronize")
             b.launch("aten::mm", kernel="gemm", host_ns=10_000, device_ns=200_000)
             b.advance(250_000)
+
     (finding,) = found(b, RULE)
     # Steps of 664 µs. Without the wait the device works on its own: 3 x 600 µs, 4 before the first
     # copy, 1 before each kernel, and 1 before the other copies.
@@ -129,6 +130,7 @@ def test_accelerate_copies_so_by_an_option_of_its_own(
                 b.synchronize("StreamSynchronize")
             b.launch("aten::mm", kernel="gemm", host_ns=10_000, device_ns=200_000)
             b.advance(250_000)
+
     (finding,) = found(b, RULE)
     assert "in `send()` of accelerate, called in main (train.py:8), runs once" in finding.message
     assert fix in finding.fix

@@ -50,6 +50,7 @@ def test_the_copy_of_a_library_is_named_as_such(found: Found) -> None:
             ):
                 b.to_host(MIB, 20_000)
             b.advance(30_000)
+
     (finding,) = found(b, RULE)
     assert finding.message.startswith(
         "`.to()` in `_ensure_tensor_on_device()` of transformers, called in predict (serve.py:7), "

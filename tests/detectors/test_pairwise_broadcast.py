@@ -89,6 +89,7 @@ def test_on_a_gpu_the_kernels_count(found: Found) -> None:
                     types=["float"] * len(dims),
                 )
             b.synchronize()
+
     (finding,) = found(b, RULE)
     assert finding.cost.per_step_ns == pytest.approx(7_200_000, rel=0.02)
 

@@ -45,6 +45,7 @@ def averaging(
                             launch(b, name, dims=[shape])
                         else:
                             b.compute(name, 10_000)
+
     return b
 
 

@@ -77,6 +77,7 @@ def growing(
 
 def test_it_costs_the_time_of_compiling_and_reports_the_failed_guard(found: Found) -> None:
     b = growing(capture=told(*map(again, range(7))))
+
     (finding,) = found(b, RULE)
     # 40 ms of compiling and 10 ms of work in each of three steps.
     assert finding.cost.ns == 3 * 40 * MS
@@ -245,6 +246,7 @@ def test_before_numbers_a_line_that_compiles_in_several_steps_is_reported_withou
     (finding,) = found(b, RULE)
     assert finding.confidence == "low"
     assert finding.cost.ns == 2 * 30 * MS
+
     once = TraceBuilder()
     for step in range(3):
         with once.step(), once.frame(TRAIN, 5, "main"):
@@ -265,6 +267,7 @@ def test_a_function_that_torch_gave_up_on_runs_uncompiled_and_is_reported(found:
                 with b.op("dynamo"), b.annotation("dynamo_data: compile_id=0/8"):
                     b.advance(MS)
             b.compute("aten::mm", MS)
+
     (finding,) = found(b, RULE)
     assert finding.cost.ns is None
     assert finding.message == (
@@ -273,6 +276,7 @@ def test_a_function_that_torch_gave_up_on_runs_uncompiled_and_is_reported(found:
         "index 0. expected 8, actual 9”."
     )
     assert finding.confidence == "high"
+
     elsewhere = TraceBuilder(capture=capture)
     for _ in range(3):
         with elsewhere.step(), elsewhere.frame(TRAIN, 70, "other"):
@@ -351,6 +355,7 @@ def test_the_cost_is_the_sum_of_what_was_compiled_again_in_steps(
             compile_once(b, number, 2 * ms)
     path = b.write(tmp_path_factory.getbasetemp() / "recompiles.json")
     ctx = Context(load(path))
+
     costs = [finding.cost.ns or 0 for finding in recompiles.detect(ctx, recompiles.Thresholds())]
     assert sum(costs) == expected_ms * MS
 

@@ -37,6 +37,7 @@ def test_it_costs_the_casts_that_come_back_for_nothing(found: Found) -> None:
     (finding,) = found(network(), RULE)
     # Of four layers three go up and come back; the first came down and the last goes to the loss.
     per_step_ns = 3 * (UP_NS + DOWN_NS)
+
     busy_ns = 4 * (UP_NS + DOWN_NS + PRODUCT_NS + RELU_NS) + RELU_NS
     assert (finding.cost.ns, finding.cost.per_step_ns) == (3 * per_step_ns, per_step_ns)
     assert finding.cost.basis == "replay"
@@ -93,6 +94,7 @@ def test_replicas_on_two_devices_at_once_are_counted_once(found: Found) -> None:
                         down(b, device=device)
             b.synchronize()
             b.synchronize(device=1)
+
     (finding,) = found(b, RULE)
     assert finding.n == 3 * 2 * 4
     assert finding.evidence["n_casts"] == 3 * 2 * 8
@@ -199,6 +201,7 @@ def by_hand(step: list[str]) -> tuple[int, list[str]]:
     n, above = 0, list[int]()
     remaining: list[str] = list(step)
     is_used = comes_back = False
+
     for number, direction in enumerate(step):
         if direction == "up":
             above.append(number)
@@ -214,6 +217,7 @@ def by_hand(step: list[str]) -> tuple[int, list[str]]:
             if comes_back:
                 remaining[number] = ""
             above, is_used = [], False
+
     return n, remaining
 
 
@@ -243,6 +247,7 @@ def test_any_order_of_casts_is_counted_as_by_hand(
     findings = analyze(path, select=[RULE], thresholds=changed, strict=True).findings
     expected = [by_hand(step) for step in steps]
     n = sum(n_casts for n_casts, _ in expected)
+
     saved_ns = sum(map(length_ns, steps)) - sum(length_ns(remaining) for _, remaining in expected)
     assert bool(findings) == (n > 0)
     for finding in findings:

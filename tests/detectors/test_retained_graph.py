@@ -36,6 +36,7 @@ def test_a_list_of_losses_is_reported_with_its_line_its_holder_and_its_graph(
         shape=TensorShape("float32", (), 4),
         code="losses.append(measure(net(x), y))",
     )
+
     (finding,) = found(b, RULE)
     assert finding.message == (
         "Host memory grows by 69.2 KiB per step (steps 1 to 200): 200 tensors of shape () "
@@ -204,6 +205,7 @@ def test_nodes_that_saved_nothing_take_host_memory_too(found: Found, watched: Wa
         graph=Graph(2400, 0, "AddBackward0"),
         nodes_per_step=12.5,
     )
+
     (finding,) = found(b, RULE)
     assert finding.message.startswith(
         "Host memory grows by about 9.38 KiB per step (steps 1 to 200): the autograd graph "

@@ -38,6 +38,7 @@ def training(
             with b.annotation("Optimizer.step#AdamW.step"):
                 b.launch(update, kernel="multi_tensor_apply", host_ns=10_000, device_ns=50_000)
             b.advance(100_000)
+
     return b
 
 

@@ -29,6 +29,7 @@ def program(transfers_ms: Sequence[float], *, n_elements: int = 1 << 22) -> JobB
                     n_elements=n_elements,
                 )
             job.collective("all-reduce", MS // 10, n_elements=1)
+
     return job
 
 

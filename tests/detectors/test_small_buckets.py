@@ -27,6 +27,7 @@ def program(
     """
     b = TraceBuilder(stacks=True, head={"distributedInfo": {"rank": 0, "world_size": 2}})
     size = {} if n_elements is None else {"In msg nelems": n_elements, "dtype": "Float"}
+
     for _ in range(3):
         with b.step(), b.frame("train.py", 30, "train_step"):
             with b.op("autograd::engine::evaluate_function: MmBackward0"):
@@ -40,6 +41,7 @@ def program(
                     "aten::_foreach_add_", kernel="foreach", host_ns=10 * US, device_ns=50 * US
                 )
             b.synchronize()
+
     return b
 
 

@@ -80,6 +80,7 @@ def inference(*frames: tuple[str, str], begins: bool) -> TraceBuilder:
                         b.advance(380_000)
                 b.launch("aten::mm", kernel="gemm", host_ns=10_000, device_ns=100_000)
             b.synchronize()
+
     return b
 
 

@@ -119,6 +119,7 @@ def test_a_loop_of_which_a_library_makes_the_batches_is_not_named_as_its_functio
     for _ in range(3):
         with b.step(), b.frame(FILE, 20, "main"):
             step(workers=False)(b)
+
     (finding,) = found(b, RULE)
     assert "spent in" not in finding.message
 

@@ -51,6 +51,7 @@ def on_host(late: int, how: str) -> JobBuilder:
                         b.launch("aten::sort", kernel="sort", host_ns=4 * MS, device_ns=10 * US)
             job.compute(3 * MS)
             job.collective("all-reduce", MS)
+
     return job
 
 
@@ -87,6 +88,7 @@ def of_gloo(late_end_ns: int) -> list[TraceBuilder]:
                 b.compute("aten::add_", 1 * MS)
             b.now_ns = end + 2 * MS
         lines.append(b)
+
     return lines
 
 

@@ -52,6 +52,7 @@ def program(
                         "aten::_foreach_add_", kernel="foreach", host_ns=10 * US, device_ns=50 * US
                     )
             b.synchronize()
+
     return b
 
 

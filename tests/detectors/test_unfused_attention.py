@@ -64,6 +64,7 @@ def test_the_backward_passes_of_what_is_between_count_too(found: Found) -> None:
                         event.args |= {"Sequence number": number, "Fwd thread id": 1}  # type: ignore[operator]
                         b.launch("aten::grad", kernel="kernel", host_ns=10_000, device_ns=150_000)
             b.synchronize()
+
     (finding,) = found(b, RULE)
     assert finding.evidence["between_ns"] == 3 * (100_000 + 150_000)
     assert finding.evidence["products_ns"] == 3 * 2 * (100_000 + 150_000)

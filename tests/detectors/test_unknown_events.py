@@ -21,6 +21,7 @@ def accelerated(*, device: bool = True) -> list[Entry]:
         {"ph": "M", "name": "process_name", "pid": pid, "tid": 0, "args": {"name": name}}
         for pid, name in ((1, "Python"), (3, "NPU Hardware"))
     ]
+
     for number in range(5):
         ts = f"{1_699_529_623_106_000 + 100 * number}.061"
         events.append(
@@ -48,6 +49,7 @@ def accelerated(*, device: bool = True) -> list[Entry]:
                     "args": args,
                 }
             )
+
     return events
 
 

@@ -40,6 +40,7 @@ def gather(
             correlation=ident,
             **{"Collective name": "_allgather_base"},
         )
+
         return start_ns + ns
 
 
@@ -103,6 +104,7 @@ def program(
             with b.annotation("Optimizer.step#SGD.step"):
                 compute(b, 50 * US)
             b.synchronize()
+
     return b
 
 

@@ -36,6 +36,7 @@ def program(
         version="0", name="train", steps="user", lines=lines, unused_gradients=list(unused)
     )
     b = TraceBuilder(device_names=(), stacks=True, capture=capture)
+
     for step in range(2):
         numbers = (2 * step, 2 * step + 1)
         with b.step(), b.frame("train.py", 30, "train"):
@@ -46,6 +47,7 @@ def program(
                 spent_ns = backward_ns if module else 3_000_000
                 with b.op("AddmmBackward0", sequence=number, self_ns=spent_ns) as node:
                     node.args |= {"Fwd thread id": 1}  # type: ignore[operator]
+
     return b
 
 

@@ -38,6 +38,7 @@ def test_it_costs_at_most_the_time_of_the_idle_multiprocessors(found: Found) -> 
     assert finding.cost.basis == "upper-bound"
     assert (finding.severity, finding.confidence, finding.n) == ("note", "medium", 3)
     assert finding.evidence["lost_share"] == 0.25
+
     (where,) = finding.locations
     assert (where.file, where.line) == ("model.py", 12)
     assert finding.message == (

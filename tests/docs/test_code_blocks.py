@@ -86,6 +86,7 @@ def test_a_command_does_what_the_page_says(
 ) -> None:
     folder = folders[page]
     tool, *arguments = command.split()
+
     if tool == "tensorboard":
         with serving(folder / arguments[-1]) as server:
             assert server.loaded("train") == "train"
@@ -179,8 +180,10 @@ def test_the_commands_of_the_page_on_agents_explain_a_finding(tmp_path: Path) ->
     (tmp_path / "traces" / "train").mkdir(parents=True)
     b.write(tmp_path / "traces" / "train" / "t.pt.trace.json.gz")
     *read, install, serve = [command for command, _ in commands("docs/agents.md")]
+
     outputs = [shell(command.replace("findings:5", "findings:0"), tmp_path) for command in read]
     assert all(ended.code == 0 for ended in outputs), outputs
+
     runs, whole, others_shown, finding = (json.loads(ended.out) for ended in outputs)
     assert len(runs["runs"]) == 1
     assert [row["id"] for row in others_shown["rows"]] == [
@@ -201,6 +204,7 @@ def test_the_commands_of_the_page_on_running_jobs_answer(tmp_path: Path) -> None
     )
     listen, *asked = [command for command, _ in commands("docs/jobs.md")]
     run = str(tmp_path / "traces" / "train")
+
     with subprocess.Popen(
         ["/usr/bin/env", *listen.split()],
         cwd=tmp_path,

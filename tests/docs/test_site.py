@@ -37,12 +37,14 @@ class Page(HTMLParser):
 def site(tmp_path_factory: pytest.TempPathFactory) -> dict[Path, Page]:
     folder = tmp_path_factory.mktemp("site")
     settings = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+
     for name in ("docs_dir: build/site-pages", "site_dir: build/site"):
         assert name in settings
         kind = name.partition(":")[0]
         settings = re.sub(
             rf"^{re.escape(name)}$", f"{kind}: {folder / kind}", settings, flags=re.MULTILINE
         )
+
     (folder / "mkdocs.yml").write_text(settings, encoding="utf-8")
     python = sys.executable
     subprocess.run([python, "docs/site.py", folder / "docs_dir"], cwd=ROOT, check=True)

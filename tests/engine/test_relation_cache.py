@@ -81,6 +81,7 @@ def test_what_is_not_of_the_recording_is_computed_again(
     entry = cache.find(key)
     assert entry is not None
     changed = [Entry(entry.data[:-1], entry.arrays), Entry(entry.data, {})]
+
     for number, array in entry.arrays.items():
         wrong: list[Any] = [array[:-1], array.astype(np.float64)]
         # Columns of these types are rows, numbers of something, or kinds.
@@ -89,6 +90,7 @@ def test_what_is_not_of_the_recording_is_computed_again(
         if array.dtype == np.int32:
             wrong.append(with_one(array, -2))
         changed += [Entry(entry.data, {**entry.arrays, number: row}) for row in wrong]
+
     for wrong_content in changed:
         cache.store(key, lambda content=wrong_content: content, Stages())  # type: ignore[misc]
         cached = getattr(opened(path), name)

@@ -184,6 +184,7 @@ def test_waits_one_after_the_other_save_time_only_together(tmp_path: Path) -> No
         b.advance(50_000)
     ctx = Context(load(b.write(tmp_path / "t.json")))
     calls = ctx.syncs.rows
+
     first, second = (
         finding(change=ProgramChange(calls=calls[start : start + 1])) for start in (0, 1)
     )

@@ -68,6 +68,7 @@ def loading(loader_ns: int) -> TraceBuilder:
 
 def test_a_shorter_kernel_ends_the_wait_for_it_earlier(predict: Predict) -> None:
     result = predict(waiting(), scale={"gemm": 0.5})
+
     assert (result.before_ns, result.after_ns) == (111 * US, 61 * US)
     assert (result.saving_ns, result.min_after_ns, result.max_saving_ns) == (50_000, 61_000, 50_000)
     assert result.critical_path_before_ns == {
@@ -82,6 +83,7 @@ def test_a_shorter_kernel_ends_the_wait_for_it_earlier(predict: Predict) -> None
         "runtime": 4 * US,
         "kernel": 50 * US,
     }
+
     (change,) = result.changes
     assert (change.kind, change.target, change.factor) == ("scale", "gemm", 0.5)
     assert change.matched == {"kernels": 2}
@@ -242,8 +244,10 @@ def test_combinations_are_those_of_single_predictions(tmp_path: Path) -> None:
             for finding in studied.report.findings
             if finding.change is not None and finding.locations[0].line == int(line)
         ]
+
     predicted = predict_combinations(ctx, changes)
     assert sorted(predicted.times) == [0, 1, 2, 3]
+
     for number, chosen in ((1, rules[:1]), (2, rules[1:]), (3, rules)):
         alone = profkit.what_if(path, remove=chosen)
         assert predicted.times[number] == PredictedTime(alone.after_ns, alone.min_after_ns)
@@ -301,7 +305,9 @@ def test_much_unexplained_time_makes_it_an_upper_bound(predict: Predict) -> None
     with b.step():
         b.advance(10 * US)
         b.synchronize()
+
     assert not predict(b, scale={"gemm": 0.5}).is_upper_bound  # not on the critical path
+
     b = TraceBuilder()
     with b.step():
         ident = b.call("LaunchKernel", 4 * US)
@@ -396,5 +402,6 @@ def test_the_path_after_changes_has_the_length_of_the_replay(path: Path) -> None
         # In time order, without overlap.
         assert (critical_path.lengths_ns > 0).all()
         assert (critical_path.starts_ns[1:] >= critical_path.ends_ns[:-1]).all()
+
     kinds = find_critical_path(replay, ctx.path_activity, waits).kind
     assert PathKind.DATA_WAIT not in kinds

@@ -32,6 +32,7 @@ def savings(found: JobPrediction) -> dict[tuple[object, ...], int]:
 
 def test_without_a_change_each_usual_one_is_predicted_alone(tmp_path: Path) -> None:
     prediction = profkit.what_if_ranks(straggler(tmp_path / "job"))
+
     assert (prediction.n_steps, prediction.ranks, prediction.matched_share) == (3, (0, 1, 2), 1.0)
     assert savings(prediction) == {
         ("rank", 1): 6 * MS,
@@ -41,6 +42,7 @@ def test_without_a_change_each_usual_one_is_predicted_alone(tmp_path: Path) -> N
     }
     assert [case.saving_ns for case in prediction.cases] == [6 * MS, 4 * MS, 3 * MS // 2, 0]
     assert all(case.after_ns == prediction.before_ns - case.saving_ns for case in prediction.cases)
+
     report = profkit.analyze(tmp_path / "job")
     (finding,) = (finding for finding in report.findings if finding.name == "straggling-rank")
     assert finding.cost.per_step_ns == 6 * MS
@@ -71,10 +73,12 @@ def test_stages_take_the_mean_of_all_ranks(tmp_path: Path) -> None:
             job.send(1, 0, MS // 4)
     folder = job.write(tmp_path / "job")
     prediction = profkit.what_if_ranks(folder, stages=[1])
+
     (case,) = prediction.cases
     assert case.changes[0].ranks == (1,)
     # Both stages have 8 ms, and what launches take.
     assert case.saving_ns == pytest.approx(2 * MS, abs=MS // 50)
+
     (alone,) = profkit.what_if_ranks(folder, waiting=False).cases
     # The longer stage and its two transfers remain.
     assert alone.after_ns == pytest.approx(6 * MS + 2 * MS // 4, abs=MS // 50)

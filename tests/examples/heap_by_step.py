@@ -103,6 +103,7 @@ def run_in_fork(program: Sequence[str]) -> str:
     """Run a program in a fork; the reply."""
     source, sink = os.pipe()
     child = os.fork()
+
     if child == 0:
         reply = "null"
         os.dup2(2, 1)
@@ -113,6 +114,7 @@ def run_in_fork(program: Sequence[str]) -> str:
         with os.fdopen(sink, "w") as out:
             out.write(reply)
         os._exit(0)
+
     os.close(sink)
     with os.fdopen(source) as pipe:
         reply = pipe.read()

@@ -124,6 +124,7 @@ def _calls(events: Sequence[dict[str, Any]], work_of: WorkOf) -> Iterator[dict[s
     op_events.sort(key=lambda e: (float(e["ts"]), -e.get("dur", 0.0)))
     steps = [_span_of(e) for e in events if e["name"].startswith("Optimizer.step#")]
     ends = outermost_ends = inner = 0.0
+
     for place, event in enumerate(op_events):
         start, end = _span_of(event)
         is_op = event.get("cat") == "cpu_op"
@@ -189,6 +190,7 @@ def _device_events(
         call_event = {"ph": "X", "cat": "cuda_runtime", "pid": call["pid"], "tid": call["tid"]}
         length = _CALL_US if work.name else after - before
         yield call_event | _span(work.call, start, start + length, args)
+
         if work.wait:
             args_of_wait = call["args"] | {"correlation": len(times) + ident}
             yield call_event | _span(work.wait, start + length, time + after + length, args_of_wait)

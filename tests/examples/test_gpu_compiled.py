@@ -59,6 +59,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     whole = folder / "whole.py"
     whole.write_text(WHOLE)
     programs = {"whole": [str(whole)]}
+
     for name in NAMES:
         backend = ["--backend", "eager"] if name == "recompiles" else []
         for cure in ([], ["--cured"]):
@@ -75,6 +76,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
         )
         assert finished.returncode == 0, finished.stderr
         written += finished.stderr
+
     return folder, written
 
 
@@ -113,6 +115,7 @@ def test_recompiles_are_counted_timed_and_explained(recorded: tuple[Path, str]) 
     assert finding.severity == "warning"
     assert "“tensor 'args[0]' size mismatch at index 0. expected " in finding.message
     assert "dynamic=True" in finding.fix
+
     # Against the rows as torch wrote them: the outermost ones of each recorded step.
     events = load_trace(trace_of(recorded, "recompiles")).to_pandas()
     steps = events[events.name.str.startswith("ProfilerStep")]

@@ -42,8 +42,10 @@ def test_the_wrapper_is_seen_at_the_line_of_its_call_and_not_judged(tmp_path: Pa
     )
     (trace,) = tmp_path.rglob("*.pt.trace.json.gz")
     ctx = Context(trace=load_trace(trace))
+
     calls = data_parallel_calls(ctx.events, ctx.tree)
     assert len(calls) == 3
+
     places = [ctx.location(int(row)) for row in calls]
     assert {(Path(str(place.file)).name, place.line) for place in places} == {(PROGRAM.name, FAULT)}
     told = json.loads(report.read_text())

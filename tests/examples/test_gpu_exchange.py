@@ -56,7 +56,9 @@ def recorded(folder: Path, *variant: str) -> Recorded:
         text=True,
         check=False,
     )
+
     assert finished.returncode == 0, finished.stderr
+
     (trace,) = folder.rglob("*.pt.trace.json.gz")
     events = json.loads(igzip.decompress(trace.read_bytes()))["traceEvents"]
     said = [
@@ -106,10 +108,12 @@ def waited_each_step(events: list[dict[str, Any]]) -> list[tuple[float, float]]:
         if after[0] >= span[1]
     ]
     waits: list[tuple[float, float]] = []
+
     for start, end in exchanges:
         if not any(a < end <= b for a, b in leaves):
             earlier = [b for _, b in leaves if b < end] + [b for _, b in waits]
             waits.append((max([start, *earlier]), end))
+
     return [
         (end - start, sum(max(0.0, min(b, end) - max(a, start)) for a, b in waits))
         for start, end in steps

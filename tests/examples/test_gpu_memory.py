@@ -98,11 +98,13 @@ def find_recorded_requests(
         monkeypatch.setattr(program, what, value)
     precision, n_threads = torch.get_float32_matmul_precision(), torch.get_num_threads()
     torch.set_num_threads(1)
+
     with (
         torch.random.fork_rng(),
         profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recorded,
     ):
         program.main(arguments)
+
     torch.set_float32_matmul_precision(precision)
     torch.set_num_threads(n_threads)
     path = folder / "requests.json"
@@ -183,8 +185,10 @@ def test_the_line_of_the_peak_is_found_on_the_modelled_device_and_not_the_cure(
         (finding.name, Path(finding.locations[0].file or "").name, finding.locations[0].line)
         for finding in report.findings
     ]
+
     fault = (EXPECTED[program.stem]["rule"], program.name, fault_line(program.read_text()))
     assert places == ([fault] if variant == "faulty" else [])
+
     if variant == "faulty":
         # Scores, and their logarithms beside them.
         n_bytes = 2 * 4 * 2500 * 328 * 656
@@ -206,8 +210,10 @@ def test_the_fault_is_found_on_the_modelled_device_and_not_the_cure(
     report = analyze(builder.write(tmp_path / "modelled.snapshot.pickle"))
     facts = EXPECTED[name]
     finding_of = {finding.name: finding for finding in report.findings}
+
     told = set(finding_of) - set(facts["same_rules"])
     assert told == ({facts["rule"]} if variant == "faulty" else set())
+
     if variant == "faulty":
         # What is said of expandable segments is what they come to. Nothing empties the cache, so
         # the end is the peak.
@@ -263,5 +269,6 @@ def test_growth_of_pinned_memory_is_found_where_it_is_allocated_and_not_the_cure
         (finding.name, Path(finding.locations[0].file or "").name, finding.locations[0].line)
         for finding in report.findings
     ]
+
     fault = (EXPECTED[program.stem]["rule"], program.name, fault_line(program.read_text()))
     assert places == ([fault] if variant == "faulty" else [])

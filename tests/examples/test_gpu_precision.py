@@ -56,6 +56,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Recorded]:
         work_of = by_precision(tf32=tf32)
         path = on_a_device(trace, folder / "on_a_device.pt.trace.json", work_of)
         recordings[key] = path, profkit.analyze(path, select=RULES, strict=True)
+
         return recordings[key]
 
     yield record

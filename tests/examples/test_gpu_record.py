@@ -121,6 +121,7 @@ def test_no_two_programs_are_timed_at_once_and_a_turn_ends_with_the_time(place: 
     for thread in threads:
         thread.join()
     spans = sorted([float(line) for line in (place / name).read_text().split()] for name in "ab")
+
     (_, timed, ended), (began, *_) = spans
     assert timed <= began
     assert began < ended
@@ -141,6 +142,7 @@ def test_a_snapshot_is_of_the_moment_after_the_last_step(place: Path) -> None:
         "print('1.0 ms per step over 3 steps')\n"
     )
     (place / "program.py").write_text(text)
+
     with_profkit = Turns(60, {"PYTHONPATH": f"{place}{os.pathsep}{rows.ROOT}"})
     assert with_profkit.run(["program.py"], place, place / "end.gz") == Ended(1.0)
     assert (place / "end.gz").read_text() == "3 are held"

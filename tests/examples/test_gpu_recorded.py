@@ -97,5 +97,6 @@ def test_the_command_for_a_gpu_says_in_one_sentence_that_there_is_none() -> None
         text=True,
         check=False,
     )
+
     assert made.returncode != 0
     assert made.stdout == "There is no CUDA GPU here that torch can use, and gpu-test needs one.\n"

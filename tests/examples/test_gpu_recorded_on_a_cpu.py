@@ -82,6 +82,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Recorded]:
         device = Device(searches=torch.backends.cudnn.benchmark, times=small.times)
         path = folder / "on_a_device.pt.trace.json"
         on_a_device(trace, path, device.work_of, slower=1, ahead=AHEAD)
+
         return profkit.analyze(path, select=RULES, strict=True)
 
     yield record

@@ -68,6 +68,7 @@ def test_the_page_tells_what_was_found_where_and_who_else_spoke(tmp_path: Path) 
     recorded_rows.put(
         NAME, Run("", "2026-11-22", MACHINE, [], [3.0], failure="exit code 1: `a | b`")
     )
+
     text = page([wrong], recorded_rows)
     assert (
         f"| item-sync | **at {NAME}.py:41** | allocator-churn | **item-sync** | no-warm-up |"
@@ -78,6 +79,7 @@ def test_the_page_tells_what_was_found_where_and_who_else_spoke(tmp_path: Path) 
     assert "| 3.000 | - | - | 6.000 | 2.00 |" in text
     assert "NVIDIA H200, driver 570.1, CUDA 12.8" in text
     assert f"- `{NAME}`: `exit code 1: 'a | b'`" in text
+
     right = truth(finding("item-sync", 41, 1), finding("item-sync", 40, 2_000_000))
     assert "| item-sync | at its line | none | no findings | no-warm-up |" in page(
         [right], recorded_rows

@@ -48,6 +48,7 @@ def report_on(name: str, path: Path, *, cured: bool) -> Report:
                 recorded.step()
         assert recorded.path is not None
         return analyze(recorded.path, strict=True)
+
     with profile(
         activities=[ProfilerActivity.CPU],
         with_stack=True,
@@ -66,6 +67,7 @@ def report_on(name: str, path: Path, *, cured: bool) -> Report:
         changed["min_pause_ns"] = LONG_PAUSE_NS
     elif "min_saved_share" in fields_of(rule):
         changed["min_saved_share"] = 1e-4
+
     return analyze(path, thresholds={rule: changed}, strict=True)
 
 

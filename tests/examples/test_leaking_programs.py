@@ -74,6 +74,7 @@ def _measuring(environment: dict[str, str]) -> Iterator[Callable[[list[str]], li
         assert stdout is not None
         stdin.write(json.dumps(program) + "\n")
         stdin.flush()
+
         figures: list[int] = json.loads(stdout.readline())
         assert figures, f"{program} failed"
         return figures

@@ -105,11 +105,13 @@ def check_report(name: str, facts: dict[str, Any], report: dict[str, Any]) -> No
     leaks = [finding for finding in findings if finding["name"] in facts["rules"]]
     assert leaks, (findings, report["unchecked"])
     assert set(facts.get("also", ())) <= {finding["name"] for finding in report["findings"]}
+
     leak = leaks[0]
     assert leak is findings[0]
     if facts.get("line", True):
         assert location_of(leak) in marked_lines(name)
     assert is_held_as_stated(leak, facts), leak["holders"]
+
     text = json.dumps([leak["message"], leak["evidence"]])
     assert [word for word in facts.get("words", []) if word not in text] == []
     other_findings = [
@@ -118,6 +120,7 @@ def check_report(name: str, facts: dict[str, Any], report: dict[str, Any]) -> No
         if location_of(finding) not in marked_lines(name) and not is_held_as_stated(finding, facts)
     ]
     assert other_findings == []
+
     if not facts.get("nodes_alone"):
         size = sum(finding["cost"]["per_step_bytes"] or 0 for finding in findings)
         # What a graph saves is estimated from the few samples at which it was walked.

@@ -62,6 +62,7 @@ def test_a_row_has_medians_quartiles_and_the_machine() -> None:
     right = asdict(pair(4.0, 5.0))
     wrong = asdict(pair(1.0, 1.0)) | {"program": "recompiles"}
     machine = {"cpu": "Any", "cores": 2, "system": "Linux x86_64", "torch": "2", "python": "3.11"}
+
     text = section(
         {"machine": machine, "date": "2026-11-22", "load": [0.5, 1.25], "pairs": [right, wrong]}
     )
@@ -74,6 +75,7 @@ def test_a_row_has_medians_quartiles_and_the_machine() -> None:
     assert "0 of 2 predictions are within 10% as a share of the step; in " in text
     assert "from its median: `loader`, `recompiles`." in text
     assert "The machine was busy" not in text
+
     busy = right | {"rounds": [round_facts | {"cpu_share": 0.5} for round_facts in right["rounds"]]}
     facts = {"machine": machine, "date": "2026-11-22", "load": [4.0, 5.0], "pairs": [busy]}
     assert "The machine was busy" in section(facts)

@@ -46,10 +46,12 @@ def test_peak_allocated_and_reserved_bytes_are_those_of_torch(tmp_path: Path) ->
             m.step()
         allocated, peak = torch.cuda.memory_allocated(), torch.cuda.max_memory_allocated()
         reserved = torch.cuda.memory_reserved()
+
     device = device_of(m.report)
     assert device.allocated_bytes == allocated
     assert device.reserved_bytes == reserved
     assert device.at_peak_bytes == peak
+
     (first, *_) = device.top_sites
     assert first.bytes == STEPS * MIB
     assert first.location.file is not None
@@ -98,6 +100,7 @@ def test_the_bytes_of_each_process_are_those_of_the_driver() -> None:
     free, total = torch.cuda.mem_get_info()
     assert (current.total_bytes, current.torch_bytes) == (total, torch.cuda.memory_reserved())
     assert current.free_bytes == pytest.approx(free, abs=64 * MIB)
+
     smi = shutil.which("nvidia-smi")
     if smi is None or current.process_bytes is None:
         pytest.skip("neither nvidia-smi nor NVML lists processes here")

@@ -101,6 +101,7 @@ def test_the_kernels_of_a_replayed_graph_are_there(tmp_path: Path) -> None:
             graph.replay()
             t.step()
     assert t.report is not None
+
     (device,) = t.report.summary.devices
     assert device.n_kernels >= 2 * N_PRODUCTS * len(t.report.summary.steps)
     assert t.report.summary.n_gpu_events_without_launch == 0

@@ -31,6 +31,7 @@ def segment(blocks: Sequence[Block], device: int = 0, first_address: int = 1 << 
             }
         )
         address += n_bytes
+
     total = sum(n_bytes for _, n_bytes in blocks)
     return {
         "device": device,

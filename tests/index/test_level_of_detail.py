@@ -71,11 +71,13 @@ def test_a_coarser_level_equals_a_sequential_merge(
             expected[-1].append((start, length))
         else:
             expected.append([(start, length)])
+
     coarse = coarser(slices(pairs), resolution)
     assert coarse.start_ns.tolist() == [group[0][0] for group in expected]
     assert coarse.end_ns.tolist() == [sum(group[-1]) for group in expected]
     assert coarse.busy_ns.tolist() == [sum(length for _, length in group) for group in expected]
     assert coarse.n.tolist() == [len(group) for group in expected]
+
     longest = [max(group, key=lambda pair: pair[1]) for group in expected]
     assert coarse.longest_ns.tolist() == [length for _, length in longest]
     assert [pairs[site] for site in coarse.site.tolist()] == longest
@@ -107,6 +109,7 @@ def test_overlapping_slices_use_the_minimum_number_of_rows(
         if on_lane.any():
             n_empty = sum(n == 0 for (_, n), o in zip(pairs, lanes, strict=True) if o == of)
             assert row[on_lane].max() < max(1, most) + n_empty
+
     begins = opens(lane, every)
     assert begins.tolist() == [
         place

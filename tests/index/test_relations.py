@@ -81,6 +81,7 @@ def test_idle_time_is_attributed_to_the_host_activity(read: Read) -> None:
     builder.advance(500)  # Python, to 19500
     builder.latency_ns = 700
     builder.launch("aten::b", kernel="k", host_ns=4_000, device_ns=1_000)  # call from 19500
+
     ctx = read(builder)
     assert causes(ctx) == {
         "data": 9_000,
@@ -89,6 +90,7 @@ def test_idle_time_is_attributed_to_the_host_activity(read: Read) -> None:
         "host": 500,
         "launch": 4_700,
     }
+
     (device,) = ctx.devices
     assert sum(causes(ctx).values()) == device.idle.total_ns == device.span_ns - 2_000
 

@@ -79,7 +79,9 @@ def test_a_name_is_searched_once_and_only_where_its_category_matters(tmp_path: P
         assert [events.name_of(row) for row in named.nonzero()[0].tolist()] == [
             f"kernel_{n}" for n in range(10, 20)
         ]
+
     assert sorted(pattern.searched) == sorted(f"kernel_{n}" for n in range(20))
+
     every = names_matching(events, pattern)  # type: ignore[arg-type]
     assert every.sum() == 20
     assert not every.flags.writeable

@@ -97,12 +97,14 @@ def test_a_step_is_an_update_with_all_of_its_batches(capsys: pytest.CaptureFixtu
     trainer = trained(
         20, profkit_callback, gradient_accumulation_steps=2, eval_strategy="steps", eval_steps=5
     )
+
     steps = steps_of(profkit_callback.path)
     # Each fifth step is followed by an evaluation: the three steps that follow it are recorded.
     assert [step.number for step in steps] == [5, 6, 7]
     for step in steps:
         assert (step.count(OPTIMIZER), step.count("aten::sinh")) == (1, 0)
         assert step.count(LOADER) == step.count("aten::linear") == 2
+
     report = profkit_callback.report
     assert report is not None
     assert report.source.step_definition == "the steps of the trainer"
@@ -110,6 +112,7 @@ def test_a_step_is_an_update_with_all_of_its_batches(capsys: pytest.CaptureFixtu
     assert report.summary.memory is not None
     assert report.summary.memory.n_monitored_steps == 10
     assert f"\n{report}\n" in capsys.readouterr().err
+
     logged = trainer.state.log_history[-1]
     assert {name: logged[name] for name in figures(report)} == figures(report)
     assert logged["profkit/step_ms"] == pytest.approx(
@@ -146,6 +149,7 @@ def test_a_program_that_ends_with_an_exception_has_a_report(tmp_path: Path) -> N
         text=True,
         check=False,
     )
+
     assert ended.returncode == 1
     assert "ZeroDivisionError: in the data set" in ended.stderr
     assert "\nStep time: " in ended.stderr

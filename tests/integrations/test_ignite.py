@@ -59,6 +59,7 @@ def attached(*, fails_at: int = 0) -> "tuple[Any, ProfkitHandler]":
 def test_a_step_is_an_iteration_with_the_wait_for_its_data() -> None:
     trainer, handler = attached()
     trainer.run(batches(5), max_epochs=2)
+
     steps = steps_of(handler.path)
     # The fifth iteration is the last of its epoch: those after the evaluation are recorded.
     assert [step.number for step in steps] == [5, 6, 7]
@@ -67,6 +68,7 @@ def test_a_step_is_an_iteration_with_the_wait_for_its_data() -> None:
         assert step.count("aten::sinh") == 0
     # The engine asks for one batch more than the loader has before it begins anew.
     assert [step.count(LOADER) for step in steps] == [2, 1, 1]
+
     report = handler.report
     assert report is not None
     assert report.source.step_definition == "the steps of the trainer"

@@ -90,12 +90,14 @@ def test_the_report_follows_with_source_lines_named_by_cell(shell: InteractiveSh
         shell, "%%profkit -o kept\n\nfor _ in range(3):\n    net(batch).sum().item()"
     )
     assert result.success
+
     number = shell.execution_count - 1
     (shown,) = seen.outputs
     assert f"In [{number}]:4" in shown.data["text/html"]
     assert f"In [{number}]:4" in shown.data["text/plain"]
     assert "<script" not in shown.data["text/html"]
     assert "http" not in shown.data["text/html"]
+
     recording = shell.user_ns["kept"]
     assert Path(recording.path).is_file()
     (item,) = [finding for finding in recording.report.findings if finding.name == "item-sync"]

@@ -56,6 +56,7 @@ def run_ranks(folder: Path, program: str) -> list[tuple[int, str, str]]:
         for rank in range(2)
     ]
     ended = [rank.communicate(timeout=200) for rank in ranks]
+
     return [(rank.returncode, *texts) for rank, texts in zip(ranks, ended, strict=True)]
 
 

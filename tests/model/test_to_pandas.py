@@ -35,6 +35,7 @@ def snapshot(tmp_path: Path) -> MemorySnapshot:
     segment = {"device": 1, "address": 64, "total_size": 1024, "blocks": blocks}
     data = {"segments": [segment], "device_traces": [[], history]}
     path.write_bytes(pickle.dumps(data))
+
     loaded = profkit.load(path)
     assert isinstance(loaded, MemorySnapshot)
     return loaded

@@ -81,9 +81,11 @@ def test_blocks_that_another_stream_uses_are_reported_and_are_no_leak(tmp_path: 
         late = b.alloc(12 * MIB)
         b.record_stream(late, 7)
         b.free(late)
+
     report = analyze(b.write(tmp_path / "waits.pickle"))
     assert report.findings == ()
     assert report.summary.memory is not None
+
     (device,) = report.summary.memory.devices
     assert device.peak_pending_free_bytes == 50 * MIB
     pending = device.active_bytes - device.allocated_bytes

@@ -53,6 +53,7 @@ def test_every_format_has_the_same_headings_labels_and_figures(report: Report, n
     shown_document = document(report, verbose=True)
     assert shown_document.sections
     assert shown_document.headline in shown
+
     for section in shown_document.sections:
         assert section.heading in shown
         for block in section.blocks:

@@ -27,6 +27,7 @@ def test_figures_have_their_units_and_unknown_ones_are_left_out() -> None:
             "outside_bytes": None,
         },
     )
+
     assert dict(evidence_texts(finding)) == {
         "loader": "DataLoader",
         "loader time": "2.00 ms, 3.00 ms",

@@ -57,10 +57,12 @@ def test_paths_are_joined_whatever_their_lines_and_threads_are_called(tmp_path: 
     )
     paths = [b.write(tmp_path / f"{i}.json") for i, b in enumerate(builders)]
     before, after = (Context(trace=load_trace(path)) for path in paths)
+
     (difference, *_) = flame_differences(before, after)
     assert (difference.flame.name, difference.is_per_step) == ("host-stack", True)
     assert totals(difference, difference.flame.total) == per_step(after)
     assert totals(difference, difference.before) == per_step(before)
+
     page = tmp_path / "diff.html"
     assert main(["diff", *map(str, paths), "--format", "html", "-o", str(page)]) == 0
     text = page.read_text(encoding="utf-8")

@@ -93,6 +93,7 @@ def test_host_time_goes_along_the_stack_to_the_innermost_call(tmp_path: Path) ->
             b.advance(500)
             with b.frame("net.py", 9, "forward"):
                 b.compute("aten::mm", 2_000)
+
     flame = made(of_trace(b, tmp_path), "host-stack")
     assert lines(flame) == {
         "thread 1000;steps;main": 1_000,
@@ -105,6 +106,7 @@ def test_host_time_goes_along_the_stack_to_the_innermost_call(tmp_path: Path) ->
         "python",
         "op",
     ]
+
     by_line = made(of_trace(b, tmp_path), "host-line")
     assert lines(by_line) == {
         "thread 1000;main;main": 1_000,
@@ -119,6 +121,7 @@ def test_device_time_belongs_to_the_stack_at_the_launch(tmp_path: Path) -> None:
         b.launch("aten::add", kernel="add", host_ns=9_000, device_ns=5_000, stream=13)
     b.kernel("orphan", 1_000)
     ctx = of_trace(b, tmp_path)
+
     launch = "main;Net_0;Linear_4"
     assert lines(made(ctx, "device-stack")) == {
         f"{launch};aten::mm;cudaLaunchKernel;gemm": 70_000,
@@ -173,8 +176,10 @@ def test_memory_of_a_snapshot_adds_up_to_its_peak(tmp_path: Path) -> None:
             highest = b.moment().active_bytes
         b.free(*kept[:3])
         b.alloc(1 << 20)
+
     snapshot = load(b.write(tmp_path / "s.pickle"))
     assert isinstance(snapshot, MemorySnapshot)
+
     ctx = Context(snapshot=snapshot)
     by_stack = made(ctx, "memory-stack")
     assert lines(by_stack) == {"cuda:0;main;forward": highest}
@@ -206,8 +211,10 @@ def test_the_flames_of_a_random_snapshot_add_up_to_its_peak(
             b.free(block)
             if chance > 0.95:
                 b.finish(3)
+
     snapshot = load(b.write(tmp_path / "s.pickle"))
     assert isinstance(snapshot, MemorySnapshot)
+
     ctx = Context(snapshot=snapshot)
     (memory,) = ctx.device_memories
     for flame in flames(ctx):
@@ -262,6 +269,7 @@ def test_nodes_begin_with_the_first_event_below_them(tmp_path: Path) -> None:
             key = ("thread 1000", *reversed(path[len(path) - n :]))
             first[key] = min(first.get(key, int(events.ts_ns[row])), int(events.ts_ns[row]))
     assert flame.first_ns is not None
+
     begins = {
         tuple(site.name for site in flame.stack(node)): int(flame.first_ns[node])
         for node in range(len(flame))

@@ -107,8 +107,10 @@ def test_where_the_host_runs_ahead_both_step_times_are_given() -> None:
     )
     breakdown = replace(breakdown, host_per_step_ns=100 * reports.MS)
     report = replace(report, summary=replace(report.summary, steps=steps, breakdown=breakdown))
+
     both = "174 ms on the GPU (171 ms to 176 ms) and 100 ms on the host, which runs ahead"
     assert step_time(report) == both
+
     shown = render(report, "text").decode()
     assert "Step time: 174 ms on the GPU, 100 ms on the host (mean of 6, 171 ms to 176 ms)" in shown
     page = render(report, "html").decode()
@@ -190,15 +192,18 @@ def test_it_says_that_the_host_mostly_waited(
     assert report.summary.breakdown is not None
     parts = tuple(part for part in report.summary.breakdown.parts if part.kind != "data")
     report = with_breakdown(report, parts=parts)
+
     text = headline(replace(report, source=replace(report.source, cpu=cpu)))
     assert ("waited" in text) == (expected is not None)
     assert (expected or "") in text
     assert ("child processes" in text) == (expected is not None and children > 0)
+
     # A core that others used is no wait of the program's.
     lines = list(
         describe_recording(replace(report, source=replace(report.source, cpu=cpu)), everything=True)
     )
     assert any("had no core for 95%" in line for line in lines) == (delayed == 95)
+
     of_gpu = reports.gpu_report()
     assert "waited" not in headline(replace(of_gpu, source=replace(of_gpu.source, cpu=cpu)))
 
@@ -238,6 +243,7 @@ def test_a_fault_of_the_recording_is_mentioned() -> None:
 
 def test_each_of_several_devices_has_a_line() -> None:
     device = DeviceSummary("cuda:0", "A", 100, 50, 50, 30, 30, 10, 5, 1, 1, 0)
+
     report = replace(
         reports.gpu_report(),
         summary=Summary(100, (device, replace(device, device="cuda:1", communication_ns=0))),
@@ -367,6 +373,7 @@ def test_launches_that_take_ten_milliseconds_are_a_cold_start(tmp_path: Path) ->
 
 def test_the_report_of_a_run_states_what_recording_and_report_cost() -> None:
     cost = RunCost(recording_ns=900_000_000, report_ns=300_000_000, run_ns=12_000_000_000)
+
     assert cost.share == pytest.approx(0.1)
     cpu = CpuTime(window_ns=250_000_000, thread_ns=1, process_ns=1)
     report = reports.cpu_report()
@@ -375,6 +382,7 @@ def test_the_report_of_a_run_states_what_recording_and_report_cost() -> None:
         "250 ms of the run were recorded. Recording took 900 ms of processor time and the report "
         "300 ms: 10% of the run."
     ) in list(describe_recording(report, everything=False))
+
     little = replace(cost, run_ns=120_000_000_000)
     report = replace(report, source=replace(report.source, run_cost=little))
     assert not [

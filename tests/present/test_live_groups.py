@@ -107,12 +107,14 @@ def test_every_block_is_in_its_segment_at_its_address(tmp_path: Path) -> None:
     segments = sorted(raw["segments"], key=lambda segment: segment["address"])
     assert drawn_blocks.segment_bytes.tolist() == [segment["total_size"] for segment in segments]
     assert drawn_blocks.stream.tolist() == [int(segment["stream"] > 0) for segment in segments]
+
     blocks = [(segment, block) for segment in segments for block in segment["blocks"]]
     assert drawn_blocks.n_bytes.tolist() == [block["size"] for _, block in blocks]
     assert not drawn_blocks.gap_bytes.any()
     assert [state != State.INACTIVE for state in drawn_blocks.state.tolist()] == [
         block["state"].startswith("active") for _, block in blocks
     ]
+
     times = [entry["time_us"] for entry in raw["device_traces"][0]]
     born = {
         entry["addr"]: entry["time_us"] - times[0]

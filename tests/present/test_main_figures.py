@@ -62,6 +62,7 @@ def test_a_figure_with_a_label_is_the_same_on_every_surface(report: Report) -> N
     step, busy = format_ns(figures.step_ns), format_share(figures.busy_share)
     sentence = headline(report)
     assert f"The GPU is busy {busy} of each {step} step" in sentence
+
     for name in ("text", "md", "fragment", "html"):
         shown = unescape(" ".join(render(report, name).decode().split()))
         assert {*re.findall(r"(?:[Ss]tep time:|of each) (?:\*\*)?([\d.]+ \w+)", shown)} == {step}, (
@@ -72,9 +73,11 @@ def test_a_figure_with_a_label_is_the_same_on_every_surface(report: Report) -> N
     tiles = dict(re.findall(r'class="tile"><dt>([^<]+)</dt><dd><b>([^<]+)</b>', page))
     assert (tiles["Step time"], tiles["GPU busy"]) == (step, busy)
     assert tiles[SAVING_TITLE] == format_ns(figures.saving_ns)
+
     joined = data(build_combined_page([page.encode(), page.encode()]).decode(), "reports")
     table = joined["tables"]["side-by-side"]["rows"]
     assert {(row[2], row[3]) for row in table} == {(figures.step_ns, figures.busy_share)}
+
     first = report.findings[0]
     assert {row[-1] for row in table} == {f"{first.title}: {cost_text(report, first)}"}
 

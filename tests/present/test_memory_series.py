@@ -48,9 +48,11 @@ def test_each_line_has_the_bytes_that_it_allocated_and_did_not_free(tmp_path: Pa
             held[line] += block.n_bytes
         expected.append(held)
     course = course_of(b, tmp_path / "s.pickle")
+
     layers = {layer.name: layer.bytes for layer in course.layers["line"]}
     assert set(layers) == {"train.py:3", "train.py:8", "train.py:21"}
     assert together(course, "line") == course.allocated_bytes.tolist()
+
     for line in (3, 8, 21):
         seen = layers[f"train.py:{line}"]
         assert int(seen.max()) == max(amounts[line] for amounts in expected)
@@ -95,8 +97,10 @@ def test_a_trace_has_layers_by_line_and_by_operator(tmp_path: Path) -> None:
         b.alloc(2 * MIB)
         b.compute("aten::fill_", 1_000)
     b.free(kept)
+
     (course,) = memory_series(study(b.write(tmp_path / "t.json")).recording.context)
     assert course.clock == "ns"
+
     by_line = {layer.name: layer.bytes for layer in course.layers["line"]}
     assert int(by_line["train.py:5"].max()) == 8 * MIB
     assert int(by_line["train.py:5"][-1]) == 0

@@ -46,6 +46,7 @@ def recorded(*, own: bool, mark: bool = False) -> TraceBuilder:
         argv=["/home/me/train.py"],
         paths={"train.py": "/home/me/train.py"},
     )
+
     with ExitStack() as stack:
         for call in LAUNCHER if own else LAUNCHER[4:]:
             stack.enter_context(builder.frame(*call))
@@ -63,6 +64,7 @@ def recorded(*, own: bool, mark: bool = False) -> TraceBuilder:
                     one_step(builder)
                 if own:
                     profkits_work(builder, mark=mark)
+
     return builder
 
 
@@ -197,6 +199,7 @@ def test_no_format_shows_profkits_calls(studied: AnalysisResult, name: str) -> N
 
 def test_an_exported_trace_keeps_the_ids_of_events(studied: AnalysisResult, tmp_path: Path) -> None:
     product = render(studied.report, "chrome", recording=studied.recording)
+
     assert isinstance(product, bytes)
     check(events_of(product))
     written = json.loads(product)["traceEvents"]

@@ -79,8 +79,10 @@ def test_allocations_belong_to_the_innermost_operator(tmp_path: Path) -> None:
     b.advance(1_000)
     b.free(first)
     ctx = study(b.write(tmp_path / "t.json")).recording.context
+
     memory_of = {operator.op: operator for operator in find_operator_memory(ctx)}
     assert set(memory_of) == {"aten::empty", "aten::resize_"}
+
     empty, resize = memory_of["aten::empty"], memory_of["aten::resize_"]
     assert (empty.n_allocations, empty.allocated_bytes, empty.net_bytes) == (2, 5 * MB, 5 * MB)
     assert (resize.n_allocations, resize.allocated_bytes, resize.net_bytes) == (1, MB, -MB)
@@ -96,6 +98,7 @@ def test_the_largest_allocations_have_their_lifetimes(tmp_path: Path) -> None:
     b.advance(7_000)
     b.free(block)
     b.alloc(MB)
+
     allocations = find_largest_allocations(study(b.write(tmp_path / "t.json")).recording.context)
     assert [
         (allocation.op, allocation.n_bytes, allocation.lifetime_ns) for allocation in allocations

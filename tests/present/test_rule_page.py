@@ -23,6 +23,7 @@ def test_every_rule_has_every_section_and_code_to_write_instead(rule: Rule) -> N
 
 def test_paragraphs_are_one_line_and_code_keeps_its_own() -> None:
     (item_sync,) = (rule for rule in rules() if rule.INFO.name == "item-sync")
+
     page = rule_page(item_sync)
     assert page["Use instead"] == (
         Passage(
@@ -32,6 +33,7 @@ def test_paragraphs_are_one_line_and_code_keeps_its_own() -> None:
             is_code=True,
         ),
     )
+
     (reason,) = page["Why it matters"]
     assert not reason.is_code
     assert reason.text.startswith(

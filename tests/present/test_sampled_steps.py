@@ -141,6 +141,7 @@ def test_without_lines_of_operators_the_samples_say_where_they_are(tmp_path: Pat
     ]
     report = report_of(tmp_path, recording(functions, lambda b: b.compute("aten::mm", 10 * MS)))
     assert report.summary.sampled is not None
+
     sampled = report.summary.sampled.with_operators
     # `main` runs the steps: that it takes 40% of them is no news.
     assert [(function.location.function, function.location.line) for function in sampled] == [

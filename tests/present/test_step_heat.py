@@ -58,6 +58,7 @@ def test_of_many_ranks_and_steps_neighbors_share_a_cell_with_the_longest(report:
     assert sum(map(len, heat.rows)) == 1000
     assert heat.rows[0] == tuple(range(32)), "as many as powers of two, like hosts have"
     assert all(cell is not None and cell.rank == 17 for cell in heat.cells[0])
+
     at = next(place for place, names in enumerate(heat.columns) if "ProfilerStep#100" in names)
     of_17 = dict(zip(many.ranks[17].step_names, many.ranks[17].steps_ns, strict=True))
     waits = dict(zip(many.ranks[17].step_names, many.ranks[17].steps_wait_ns, strict=True))

@@ -51,6 +51,7 @@ def is_sound(drawn: Timeline, events: EventTable) -> None:
         [0, *(lane.n_rows for lane in drawn.lanes)]
     )[:-1].tolist()
     assert sum(lane.n for lane in drawn.lanes if lane.kind in EVENT_LANES) == len(events)
+
     finest = drawn.levels[0].slices
     for level in drawn.levels:
         slices = level.slices
@@ -133,6 +134,7 @@ def test_a_finding_covers_the_time_that_it_is_about(tmp_path: Path) -> None:
             part.site.tolist(), part.start_ns.tolist(), part.end_ns.tolist(), strict=True
         )
     }
+
     costly = next(finding for finding in report.findings if finding.spans)
     for start, end in costly.spans:
         assert (f"{costly.rule} {costly.title}", start, end) in shown
@@ -167,8 +169,10 @@ def test_the_numbers_of_lanes_and_names_are_limited(
         with b.thread(tid):
             for turn in range(10 - tid):
                 b.compute(f"op{tid}", 1_000 + turn)
+
     drawn, ctx, _ = made(b.write(tmp_path / "t.json"))
     is_sound(drawn, ctx.events)
+
     labels = [lane.label for lane in drawn.lanes]
     assert labels == [
         "critical path",
@@ -177,6 +181,7 @@ def test_the_numbers_of_lanes_and_names_are_limited(
         "thread 2",
         "6 more streams and threads",
     ]
+
     of_events = [site for site in drawn.sites if not site.is_path]
     assert [site.name for site in of_events][3:] == ["op3", "other names"]
     assert of_events[-1].n == sum(10 - tid for tid in range(4, 9))

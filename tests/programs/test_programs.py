@@ -78,8 +78,10 @@ def test_a_program_runs_as_without_profkit_and_is_reported_rightly(
     bare = run([sys.executable, *program], tmp_path)
     report_file = tmp_path / "report.json"
     profkit = [sys.executable, "-m", "profkit", "run", "--json", str(report_file)]
+
     watched = run([*profkit, *program], tmp_path)
     assert bare.code == 0, bare.err
+
     report = json.loads(report_file.read_text()) if report_file.exists() else None
     assert report is not None, watched.err
     memory = report["summary"]["memory"] or {}
@@ -99,11 +101,13 @@ def test_a_program_runs_as_without_profkit_and_is_reported_rightly(
     assert "Traceback" not in watched.err, watched.err
     assert "profkit/capture" not in json.dumps(report["findings"])
     assert rules <= {*expected.true, *expected.may, *ANYWHERE}, "a false alarm"
+
     true = set(expected.true)
     # A short run may end before a step with lines, and a read is reported by its line.
     if "no-stacks" in {finding["name"] for finding in report["health"]}:
         true -= {"item-sync"}
     assert true <= rules, "what is true was not reported"
+
     if expected.steps is None:
         assert steps is None
     else:  # fewer where the processor time of monitoring is spent

@@ -250,6 +250,7 @@ def test_an_allocation_is_an_instant_in_every_phase(
         for i in range(6)
     ]
     calls = [event(base + 0.0, 3.0), event(base + 3.0, 4.0)]
+
     trace = read(tmp_path, [calls[0], *marks, calls[1]])
     assert trace.memory.ts_ns.tolist() == [500 + 1000 * i for i in range(6)]
     assert trace.memory.n_bytes.tolist() == [64, -64] * 3

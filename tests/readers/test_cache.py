@@ -179,6 +179,7 @@ def test_nothing_outlives_a_change_of_profkits_sources(
     monkeypatch.setattr(cache, "hash_code", lambda: b"another")
     read_trace(path)
     assert len(reads) == len(entries(folder)) == 2
+
     source = tmp_path / "code" / "inner" / "module.py"
     source.parent.mkdir(parents=True)
     source.write_text("a = 1")
@@ -186,6 +187,7 @@ def test_nothing_outlives_a_change_of_profkits_sources(
     (tmp_path / "code" / "__pycache__" / "module.pyc").touch()
     before = list(cache._scan_states(str(tmp_path / "code")))
     assert [state[0] for state in before] == [str(source)]
+
     source.write_text("a = 12")
     assert list(cache._scan_states(str(tmp_path / "code"))) != before
     monkeypatch.undo()
@@ -264,6 +266,7 @@ def test_no_flipped_bit_is_used(path: Path, folder: Path) -> None:
     expected = users.find(key)
     assert expected is not None
     content = entry.read_bytes()
+
     for at in range(0, len(content), 61):
         entry.write_bytes(content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :])
         cached = users.find(key)

@@ -247,6 +247,7 @@ def of_service(path: Path, **changes: object) -> Path:
 
 def test_sampled_functions_are_in_the_report_and_its_headline(tmp_path: Path) -> None:
     report = analyze(of_service(tmp_path / "t.json"))
+
     sampled = report.summary.sampled
     assert sampled is not None
     assert [function.share for function in sampled.functions] == [0.6, 0.3, 0.1]
@@ -255,6 +256,7 @@ def test_sampled_functions_are_in_the_report_and_its_headline(tmp_path: Path) ->
         "service.py:9",
     ]
     assert ", most in tokenize at service.py:31 (60%)." in headline(report)
+
     text = render(report, "text").decode()
     assert "50 samples of running threads, every 20.0 ms" in text
     assert ">tokenize<" in render(report, "html").decode()

@@ -99,6 +99,7 @@ def test_reading_is_the_same_in_one_batch_or_event_by_event(tmp_path: Path) -> N
     broken = tmp_path / "broken.json"
     broken.write_text(json.dumps(text))
     salvaged = load_trace(broken).events
+
     for name in ("collective", "group_name", "group_size", "n_out", "collective_seq"):
         expected, salvaged_column = getattr(whole, name), getattr(salvaged, name)
         assert expected.rows.tolist() == salvaged_column.rows.tolist() != []

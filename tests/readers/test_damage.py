@@ -353,6 +353,7 @@ def mutated(draw: st.DrawFn) -> bytes:
             data[at:at] = draw(
                 st.sampled_from([b'"', b"\\", b"{", b"}]", b"\0", b"\xff", b'"ts":'])
             )
+
     return bytes(data)
 
 

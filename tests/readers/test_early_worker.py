@@ -71,8 +71,10 @@ def test_progress_is_reported_while_a_snapshot_is_read(
         worker_process.start_early(str(path))
     n_open = _n_open()
     read_snapshot(path, on_progress=lambda n_bytes, of_bytes: reports.append((n_bytes, of_bytes)))
+
     size = path.stat().st_size
     assert {of_bytes for _, of_bytes in reports} == {size}
+
     positions = [n_bytes for n_bytes, _ in reports]
     assert positions == sorted(positions)
     assert 0 < positions[-1] <= size

@@ -31,6 +31,7 @@ def test_json_and_pickle_are_the_same_record(tmp_path: Path) -> None:
     written(tmp_path, data, name="nccl_trace_rank_{}.json")
     (tmp_path / "nccl_trace_rank_0").write_bytes(pickle.dumps(data, protocol=2))
     (tmp_path / "nccl_trace_rank_0.gz").write_bytes(gzip.compress(pickle.dumps(data, protocol=2)))
+
     from_json, two, three = (
         record_of(tmp_path / f"nccl_trace_rank_0{ending}") for ending in (".json", "", ".gz")
     )
@@ -42,6 +43,7 @@ def test_json_and_pickle_are_the_same_record(tmp_path: Path) -> None:
         True,
     )
     assert from_json.groups["0"].ranks == (0, 1, 2)
+
     first, second = from_json.calls
     assert (first.seq, first.n_in, first.element_type, first.progress) == (
         1,
@@ -66,6 +68,7 @@ def test_dumps_of_earlier_versions_are_read(tmp_path: Path) -> None:
     }
     (tmp_path / "rank_1").write_bytes(pickle.dumps([old], protocol=2))
     record = record_of(tmp_path / "rank_1")
+
     (call,) = record.calls
     assert (record.rank, call.group, call.seq, call.created_ns, call.n_in) == (1, "3", 5, NS, 6)
     assert call.has_timed_out, "torch has stopped waiting for it"
@@ -87,6 +90,7 @@ def test_the_dumps_of_profkit_have_rank_end_and_groups(tmp_path: Path) -> None:
     stopped["dumps"].append(dump([entry(1, profiling_name="gloo:barrier", time_created_ns=NS)]))
     path = tmp_path / "node_1.17.flight.json.gz"
     path.write_bytes(gzip.compress(json.dumps(stopped).encode()))
+
     record = record_of(path)
     assert (record.rank, record.host, record.is_end, record.is_of_window) == (
         2,
@@ -127,8 +131,10 @@ def test_what_is_not_as_torch_writes_it_is_left_out(tmp_path: Path) -> None:
         frames=[1, {}],
     )
     written(tmp_path, dump([entry(1), 5, {"a": 1}, odd]))  # type: ignore[list-item]
+
     record = record_of(tmp_path / "fr_rank0.json")
     assert record.n_skipped == 2
+
     call = record.calls[1]
     assert (call.group, call.seq, call.created_ns, call.progress) == ("", None, None, "scheduled")
     assert (call.inputs, call.frames, call.n_in) == (((3,),), (), 3)

@@ -105,6 +105,7 @@ def test_many_flows_agree_with_a_dictionary(tmp_path: Path) -> None:
     began = {ident: at for at, ident in calls}
     expected = {at: began[ident] for at, ident in works}
     pairs = zip(ctx.launches.work.tolist(), ctx.launches.launch.tolist(), strict=True)
+
     launch_of = {
         ctx.events.ts_ns[work] / 1000 + 10: ctx.events.ts_ns[launch] / 1000 + 10
         for work, launch in pairs
@@ -124,9 +125,11 @@ def test_an_external_id_of_one_launch_joins_its_work(tmp_path: Path) -> None:
     }
     query = call("hipGetDevicePropertiesR0600", 10, 1)
     ctx = read(tmp_path, operator, query, call("hipExtModuleLaunchKernel", 14, 2), kernel(25, 2))
+
     (launch,) = ctx.launches.launch
     assert ctx.events.name_of(launch) == "hipExtModuleLaunchKernel"
     assert ctx.events.correlation.at(ctx.launches.work).tolist() == [MISSING]
+
     (op,) = ctx.launches.op
     assert ctx.events.name_of(op) == "aten::mm"
 

@@ -51,6 +51,7 @@ def plain_call(name: str) -> str:
 
 def figures(report: Report) -> dict[str, Any]:
     summary = report.summary
+
     return {
         "devices": [
             (
@@ -165,6 +166,7 @@ def test_rules_report_the_syncs_of_every_vendor_as_those_of_cuda(
         analyze(b.write(tmp_path / "t.json", form_of_vendor), strict=True)
         for form_of_vendor in (Format(), form)
     )
+
     findings = [(f.name, f.n, f.cost.ns, f.confidence) for f in cuda.findings]
     assert {name for name, _, _, _ in findings} == {"item-sync", "explicit-synchronize"}
     assert [(f.name, f.n, f.cost.ns, f.confidence) for f in other_report.findings] == findings

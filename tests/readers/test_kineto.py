@@ -249,6 +249,7 @@ def test_metadata_beside_the_events_is_read(write: Write) -> None:
         "WARNING": ["lost some"],
         "baseTimeNanoseconds": 5,
     }
+
     trace = load(write({**head, "traceEvents": [event(1.0)]}))
     assert (trace.rank, trace.world_size, trace.host) == (3, 8, "node")
     assert trace.devices[1].compute_capability == (9, 0)

@@ -69,6 +69,7 @@ def test_each_rank_has_processes_and_arrows_of_its_own(tmp_path: Path) -> None:
     ]
     path = trace(tmp_path / "a.json", events)
     merged_events = joined(rank_file(path, 0), rank_file(path, 1))
+
     names = {
         event["pid"]: event["args"]["name"]
         for event in merged_events
@@ -77,6 +78,7 @@ def test_each_rank_has_processes_and_arrows_of_its_own(tmp_path: Path) -> None:
     assert sorted(names.values()) == ["rank 0", "rank 0 · GPU 0", "rank 1", "rank 1 · GPU 0"]
     assert {event["pid"] for event in merged_events} == names.keys(), "GPU 1 has no events"
     assert "an earlier export" not in {event["name"] for event in merged_events}
+
     threads = [event for event in merged_events if event["name"] == "thread_name"]
     assert [names[thread["pid"]] for thread in threads] == ["rank 0 · GPU 0", "rank 1 · GPU 0"]
     arrows: dict[int, list[str]] = {}

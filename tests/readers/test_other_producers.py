@@ -157,6 +157,7 @@ def ascend_step(number: int) -> list[Entry]:
     begin = 1000 * number
     task = {"pid": 31303, "tid": 2}
     stream = {"Stream Id": 2}
+
     return [
         event(f"ProfilerStep#{number}", begin, 900, cat="cpu_op"),
         event("aten::mm", begin + 10, 100, cat="cpu_op"),

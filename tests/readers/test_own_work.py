@@ -89,6 +89,7 @@ def test_what_started_the_program_is_concealed_down_to_its_first_frame(tmp_path:
                 builder.compute("aten::mm", 10_000)
         with builder.builtin("function print"):
             builder.advance(1_000)
+
     events = read(builder, tmp_path)
     # The program may use click itself.
     assert parents(events) == {
@@ -188,6 +189,7 @@ def test_an_annotation_that_profkit_opens_outlives_the_call_that_opens_it(tmp_pa
             builder.advance(300)
     events = read(builder, tmp_path)
     tree, rows = build_call_tree(events), events.rows_of(Category.PROFKIT)
+
     inside = [row for row in rows.tolist() if events.name_of(int(tree.parent[row])) == "serve"]
     # Of the calls around its begin and its end the part within the region is kept.
     assert events.dur_ns[inside].tolist() == [1_000, 700]

@@ -41,6 +41,7 @@ def plain(trace: Trace) -> list[tuple[object, ...]]:
     rows = np.arange(len(events))
     lanes = [events.lanes[number] for number in events.lane.tolist()]
     sparse = [getattr(events, key).at(rows).tolist() for key in ("correlation", "external_id")]
+
     return list(
         zip(
             events.position.tolist(),
@@ -85,11 +86,14 @@ def test_begin_and_end_events_are_read_in_parallel(
         built.alloc(64)
     path = tmp_path / "t.json"
     path.write_bytes(built.to_bytes(Format(begin_end=True, instants="I")))
+
     assert path.stat().st_size > 1.1 * stream.CHUNK_BYTES
+
     alone, together = (read_by(path, n, monkeypatch) for n in (1, 3))
     assert plain(together) == plain(alone)
     assert together.notes == alone.notes
     assert together.notes.n_unpaired == 0
+
     collectives = [
         [trace.events.names[number] for number in trace.events.collective.values.tolist()]
         for trace in (alone, together)

@@ -65,6 +65,7 @@ def s3() -> Iterator[str]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
+
     keys = {
         "AWS_ACCESS_KEY_ID": "k",
         "AWS_SECRET_ACCESS_KEY": "s",
@@ -189,6 +190,7 @@ def test_a_server_that_never_ends_is_given_up(how: str, monkeypatch: pytest.Monk
     server.daemon_threads = True
     threading.Thread(target=server.serve_forever, daemon=True).start()
     url = f"http://127.0.0.1:{server.server_port}/t.json"
+
     try:
         if how == "stalls":
             with pytest.raises(UnreadableFileError, match=r"t\.json cannot be read: .*[Tt]ime"):

@@ -220,6 +220,7 @@ def test_any_mutation_of_a_snapshot_gives_a_result(
         data = data or bytearray(b"\x80")
     with _limit_restored():
         value = unpickle(io.BytesIO(bytes(data)), ProcessLimits().allow)
+
     assert (value.recording is None) == bool(value.fault)
 
 
@@ -269,6 +270,7 @@ def test_settings_are_finite_numbers_and_short_texts(tmp_path: Path) -> None:
     }
     path = tmp_path / "x.pickle"
     path.write_bytes(pickle.dumps({**SNAPSHOT, "allocator_settings": written}))
+
     read = load(path)
     assert isinstance(read, MemorySnapshot)
     assert read.settings["few"] == 3

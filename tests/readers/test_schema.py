@@ -36,6 +36,7 @@ def event(category: str, **more: Any) -> dict[str, Any]:  # noqa: ANN401  (any J
         for field in ARGS.values()
         if field.name not in DECIDING
     }
+
     return {
         "ph": "X",
         "cat": category,

@@ -93,6 +93,7 @@ def find_critical_path(
     times = {
         kind: (ns, ns // n_steps if n_steps else None, ns / total) for kind, ns in parts_ns.items()
     }
+
     return CriticalPathSummary(
         n_steps,
         total,
@@ -450,6 +451,7 @@ def snapshot_report(n_devices: int = 1) -> Report:
         )
         for n in range(n_devices)
     )
+
     return Report(
         profkit="0.1.0",
         source=source(path="/home/me/project/oom.pickle", kind="snapshot", torch=None, devices=()),
@@ -509,6 +511,7 @@ def hostile_memory(text: str) -> MemorySummary:
         regions=(RegionMemory(text, 1, 1, 1),),
         timeline=(MemoryPoint(1, 1, 1, 1), MemoryPoint(2, 1, 1, 1)),
     )
+
     return MemorySummary(
         1, 1, 1, 1, (PeakMemory(text, 1),), (device,), watched_memory().steps, 1, 1, 1, (text,)
     )
@@ -530,6 +533,7 @@ def hostile_report(text: str) -> Report:
         holders=((text, text),),
         evidence={text or "empty": text, "list": [text], "nan": float("nan")},
     )
+
     return Report(
         profkit="0.1.0",
         source=source(path=text, devices=(text,), torch=text),

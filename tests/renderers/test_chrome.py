@@ -135,15 +135,18 @@ def test_the_events_that_a_finding_refers_to_have_a_marker_and_an_arrow(
         for f in studied.report.findings
         for n in event_positions(f)
     )
+
     markers = Counter(
         (e["name"], e["pid"], e["tid"], e["ts"]) for e in ours(after) if e["ph"] == "i"
     )
     assert markers == named
+
     arrows: dict[int, list[Event]] = {}
     for event in ours(after):
         if event["ph"] in {"s", "f"}:
             arrows.setdefault(event["id"], []).append(event)
     assert arrows
+
     events = {key[1:] for key in named}
     for start, end in arrows.values():
         assert (start["ph"], end["ph"]) == ("s", "f")
@@ -258,6 +261,7 @@ def test_damaged_traces_become_valid_json_with_the_same_figures(tmp_path: Path) 
             read = analyze(again)
             assert read.summary == studied.report.summary, place
             assert read.findings == studied.report.findings, place
+
     assert n_read > 10
 
 
@@ -347,6 +351,7 @@ def test_a_trace_and_a_snapshots_history_have_the_same_clock(tmp_path: Path) -> 
     events = events_of(render(studied.report, "chrome", recording=studied.recording))
     check(events)
     drawn = counter(events, "cuda:0 active (snapshot)")
+
     first_us = int(history.history.time_us[0]) - BASE_NS // 1000
     assert drawn[0][0] == first_us >= 100
     assert drawn[-1][1] == 12 << 20
@@ -363,12 +368,15 @@ def test_the_critical_path_is_a_row_of_its_segments_with_exact_times(
         if event["name"] == "thread_name" and event["args"]["name"] == "critical path"
     ]
     shown = [event for event in ours(after) if event["ph"] == "X" and event["tid"] == row]
+
     lengths = [int(Decimal(str(event["dur"])) * 1000) for event in shown]
     assert lengths == ctx.critical_path.lengths_ns.tolist()
+
     starts = [Decimal(str(event["ts"])) * 1000 for event in shown]
     assert [start - starts[0] for start in starts] == (
         ctx.critical_path.starts_ns - ctx.critical_path.starts_ns[0]
     ).tolist()
+
     by_kind: Counter[str] = Counter()
     for event, length in zip(shown, lengths, strict=True):
         by_kind[event["args"]["kind"]] += length

@@ -30,6 +30,7 @@ def test_each_rank_has_its_processes_and_one_with_its_collectives(tmp_path: Path
     events = events_of(render(report, "chrome"))
     names = {e["pid"]: e["args"]["name"] for e in events if e["name"] == "process_name"}
     assert len(set(names)) == len(names)
+
     shown = {name for name in names.values() if name.endswith("collectives")}
     assert shown == {"rank 0 · one · collectives", "rank 1 · other · collectives"}
     lengths = defaultdict(list)

@@ -22,6 +22,7 @@ def change(
     kind: ChangeKind, before: int, after: int, line: int = 12, device: str = "cuda:0"
 ) -> Change:
     memory = kind == "memory"
+
     return Change(
         status="worse" if after > before else "better",
         kind=kind,
@@ -158,6 +159,7 @@ def test_hostile_names_reach_no_terminal(name: str, text: str) -> None:
         notes=(text,),
         not_compared=(NotCompared(text, "after", text),),
     )
+
     for verbose in (False, True):
         written = shown(hostile, name, verbose=verbose)
         dangerous = [

@@ -120,6 +120,7 @@ def test_a_module_that_is_not_named_after_its_format_is_found(
     monkeypatch.setattr("profkit.present.renderer.plugins", lambda *_: iter(offered))
     monkeypatch.setattr("profkit.present.renderer.discover", lambda *_: (o.load() for o in offered))
     renderers.cache_clear()
+
     try:
         assert renderer("yaml") is cast("Renderer", named)
         named.__dict__["INFO"] = RendererInfo("json", ".json", "text/json")
@@ -227,6 +228,7 @@ def test_several_ranks_are_one_product_that_names_each(module: Renderer) -> None
     both = together(module, products)
     if module.INFO.media_type == "text/html":
         assert both.lower().count(b"<!doctype") == products[0].lower().count(b"<!doctype")
+
     if module in IN_TEXT:
         shown = said(module, both)
         for rank in range(2):
@@ -282,6 +284,7 @@ def known_figures(tree: dict[str, Any]) -> set[str]:
     """Every figure of a JSON report as text, and the shares that two of them imply."""
     identifiers: set[str] = set()
     shares: list[float] = []
+
     for leaf in leaves(tree):
         if isinstance(leaf, str):
             identifiers.update(FIGURE.findall(leaf))
@@ -308,6 +311,7 @@ def known_figures(tree: dict[str, Any]) -> set[str]:
         every = [*device["top_sites"], *device["peak_sites"]]
         every += [site for oom in device["oom"] for site in oom["sites"]]
         shares += [site["bytes"] / total for site in every for total in totals if total]
+
     return identifiers | {format_share(share) for share in shares}
 
 

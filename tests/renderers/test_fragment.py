@@ -38,6 +38,7 @@ def test_it_is_one_closed_element_that_runs_and_fetches_nothing(report: Report) 
     page.feed(made)
     assert page.open == []
     assert made.startswith('<div class="profkit-report">')
+
     tags = {tag for tag, _ in page.elements}
     assert not tags & {"script", "link", "img", "iframe", "object", "form", "base", "meta"}
     attributes = {name for _, names in page.elements for name in names}

@@ -143,6 +143,7 @@ def test_every_event_on_the_page_has_its_ids_and_its_launch(
     written, (finest, *_) = data(page, "timeline")["timeline"], timeline_of(studied).levels
     packed, event = written["arguments"], finest.slices.event.tolist()
     assert packed["isWhole"]
+
     columns = {name: numbers(column)[0] for name, column in packed["columns"].items()}
     launch, correlation, external_id = (
         list(summed(columns[name])) for name in ("launch", "correlation", "externalId")
@@ -225,15 +226,19 @@ def test_the_critical_path_is_merged_before_the_events_that_it_consists_of() -> 
         TimelineLane("thread", "thread 1", 1, 1, 10_000, 0),
     )
     shown = Timeline(0, int(both.end_ns.max()), lanes, (), build_levels(both, 2_000_000), ())
+
     whole = fit_levels(shown, 1_000_000)
     assert [candidate.level for candidate in whole] == list(shown.levels)
+
     limit = whole[0].n_characters * 3 // 4
     fitted = fit_levels(shown, limit)
     assert sum(candidate.n_characters for candidate in fitted) <= limit
+
     finest, path_ns = fitted[0].level, fitted[0].path_ns
     assert (finest.resolution_ns, len(fitted)) == (0, 2)
     is_path = finest.slices.row == 0
     assert tuples(finest.slices.of(np.flatnonzero(~is_path))) == tuples(events)
+
     merged = finest.slices.of(np.flatnonzero(is_path))
     assert tuples(merged) == tuples(coarser(path, path_ns))
     assert 1_000 < len(merged) < 20_000
@@ -276,6 +281,7 @@ def test_the_page_has_every_node_of_every_flame_graph(studied: AnalysisResult, p
     written = data(page, "flames")["flames"]
     assert written[0]["name"] == "host-line"
     assert sorted(flame_data["name"] for flame_data in written) == sorted(made)
+
     for written_flame in written:
         flame = made[written_flame["name"]]
         up, site, own_numbers, total, n, order = numbers(written_flame["packed"])

@@ -44,6 +44,7 @@ def report_of(folder: Path, device: str = "NVIDIA H100 80GB HBM3") -> Report:
         dims=dims,
         types=["float", "float"],
     )
+
     return analyze(builder.write(folder / "trace.json"))
 
 

@@ -35,6 +35,7 @@ def large(report: Report) -> Report:
         )
         for n in range(50)
     )
+
     return replace(
         many_ranks(report, 1000, 20),
         collectives=replace(collectives, groups=groups),

@@ -70,6 +70,7 @@ def gpu_recording(folder: Path) -> Path:
             b.launch("aten::mm", kernel="gemm", host_ns=10_000, device_ns=50_001, stream=9)
             b.compute("aten::add", 400_111)
             b.synchronize()
+
     tree = json.loads(b.to_bytes(), parse_float=Decimal)
     launched = [e for e in tree["traceEvents"] if e.get("args", {}).get("correlation") is not None]
     kernels = {e["args"]["correlation"] for e in launched if e["cat"] in ("kernel", "gpu_memcpy")}
@@ -80,6 +81,7 @@ def gpu_recording(folder: Path) -> Path:
             ident = event["args"]["correlation"]
             arrow = {"ph": ph, "id": ident, "cat": "ac2g", "name": "ac2g", "bp": "e", **place}
             tree["traceEvents"].append(arrow)
+
     return written(tree, folder / "gpu.json")
 
 
@@ -145,9 +147,11 @@ def test_every_event_is_a_slice_of_its_thread_nested_as_in_the_file(case: Import
         slices.update([(*place, row["depth"], parent)])
     # Names of threads that are text, such as "Spans", have numbers in Perfetto.
     numbered = [e for e in case.events if isinstance(e["pid"], int) and isinstance(e["tid"], int)]
+
     expected = Counter(expected_slices(numbered))
     assert sum(expected.values()) > 50
     assert slices & expected == expected
+
     # Of what begins where something without a length is, either may be drawn in the other.
     points = Counter(
         (event["pid"], event["tid"], ns(event["ts"]), 0, event["name"])

@@ -46,6 +46,7 @@ def check(tree: Any) -> None:  # noqa: ANN401  (a JSON tree)
     """The rules of sarif-schema-2.1.0.json for everything that profkit writes."""
     assert set(tree) == {"$schema", "version", "runs"}
     assert tree["version"] == "2.1.0"
+
     for run in tree["runs"]:
         keys = {"tool", "columnKind", "invocations", "results", "originalUriBaseIds"}
         assert {"tool", "results"} <= set(run) <= keys
@@ -89,9 +90,11 @@ def check_result(result: dict[str, Any], ids: set[str], roots: dict[str, Any]) -
     assert set(result) <= RESULT_KEYS
     assert result["ruleId"] in ids
     assert result["level"] in LEVELS
+
     check_message(result["message"])
     assert 0 <= result.get("rank", 0) <= 100
     assert len(result["locations"]) == 1
+
     related = result.get("relatedLocations", [])
     assert [place["id"] for place in related] == list(range(1, len(related) + 1))
     for place in (*result["locations"], *related):
@@ -133,6 +136,7 @@ def test_logs_with_hostile_names_follow_the_standard(text: str) -> None:
 def test_a_finding_is_a_result_on_its_source_line_with_level_rank_and_cost() -> None:
     report = reports.gpu_report()
     first, second = run(report)["results"]
+
     (place,) = first["locations"]
     assert place["physicalLocation"] == {
         "artifactLocation": {"uri": "train.py", "uriBaseId": "SRCROOT"},
@@ -140,9 +144,11 @@ def test_a_finding_is_a_result_on_its_source_line_with_level_rank_and_cost() -> 
     }
     assert place["logicalLocations"] == [{"fullyQualifiedName": "main", "kind": "function"}]
     assert (first["ruleId"], first["level"], second["level"]) == ("DAT001", "warning", "error")
+
     finding = report.findings[0]
     assert first["message"]["text"].startswith(finding.message)
     assert finding.fix in first["message"]["text"]
+
     breakdown = report.summary.breakdown
     assert breakdown is not None
     assert breakdown.per_step_ns is not None
@@ -153,6 +159,7 @@ def test_a_finding_is_a_result_on_its_source_line_with_level_rank_and_cost() -> 
         "per_step_ns": 65_000_000,
         "basis": "upper-bound",
     }
+
     other_place, holder = second["relatedLocations"]
     assert other_place["physicalLocation"]["region"]["startLine"] == 7
     (chain,) = report.findings[1].holders

@@ -150,6 +150,7 @@ def crowded_report() -> Report:
         idle_host=reports.MS,
     )
     note = replace(reports.no_stacks(), message="The profiler lost some of its buffers. " * 4)
+
     return replace(
         report,
         findings=(costly,) * 5,
@@ -201,12 +202,14 @@ def test_faults_and_messages_give_way_last_and_doubt_stays() -> None:
         findings=(finding,) + (report.findings[0],) * 12,
         health=(fault, reports.no_stacks(), reports.no_stacks()),
     )
+
     short = text(many, top=10)
     assert len(short.splitlines()) <= 40
     assert "warning PRF001: Collectives take 32.1 ms per step." in short
     assert "notes PRF001, PRF001: `profkit analyze -v` explains them" in short
     assert "    Collectives take 32.1 ms per step. (medium confidence)" in short
     assert short.count("Fix: ") == 1
+
     whole = text(many, verbose=True)
     assert "5 more were issued than ran. (medium confidence)" in " ".join(whole.split())
 
@@ -214,6 +217,7 @@ def test_faults_and_messages_give_way_last_and_doubt_stays() -> None:
 def test_the_critical_path_has_three_lines_and_all_of_them_with_verbose() -> None:
     lines = text(reports.gpu_report(), width=100).splitlines()
     at = next(i for i, line in enumerate(lines) if line.startswith("Critical path"))
+
     head, kernels, data, end = lines[at : at + 4]
     assert head == (
         "Critical path per step (shares of 174 ms): kernels 50%, waiting for data 37%, "
@@ -226,6 +230,7 @@ def test_the_critical_path_has_three_lines_and_all_of_them_with_verbose() -> Non
     assert data.startswith("  waiting for data  65.0 ms   37% model.py:12, mostly void at::native")
     assert data.endswith(" (19%)")
     assert end == ""
+
     verbose = text(reports.gpu_report(), width=100, verbose=True)
     assert "operators 12%, gaps 0.6%" in " ".join(verbose.split())
     assert "\n  operators         21.3 ms   12% model.py:12, " in verbose

@@ -46,6 +46,7 @@ class Cluster:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.file = folder / "scheduler.json"
+
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
@@ -168,6 +169,7 @@ def test_a_file_that_kills_its_process_or_its_worker_is_an_error(
 ) -> None:
     once, always = f"{tmp_path}/once-1", f"{tmp_path}/always-9"
     own_cluster = Cluster(tmp_path)
+
     try:
         for _ in range(5):  # of which four die
             own_cluster.add_worker()
@@ -197,6 +199,7 @@ def _killed(*_: object) -> None:
 @pytest.mark.slow
 def test_tasks_of_a_worker_that_is_killed_midway_run_on_another(tmp_path: Path) -> None:
     own_cluster = Cluster(tmp_path)
+
     try:
         first = own_cluster.add_worker()
         with distributed.Client(
@@ -316,6 +319,7 @@ def test_results_are_told_apart_from_errors_of_the_cluster() -> None:
     values = list(cluster.call_on_cluster("m:f", [1, 2, 3], [0, 0, 0], client))
     assert values[0] == (0, "a")
     assert [type(result) for _, result in values[1:]] == [LostProcessError] * 2
+
     ((_, bug),) = cluster.call_on_cluster("m:f", [1], [0], Futures(KeyError("odd")))
     assert "Dask raised KeyError: 'odd'" in bug.message
     assert client.cancelled == ["call-1", "call-2"]
@@ -325,6 +329,7 @@ def test_results_are_told_apart_from_errors_of_the_cluster() -> None:
     ):
         with pytest.raises(UsageError, match=text):
             list(cluster.call_on_cluster("m:f", [1, 2], [0, 0], Futures("a", broken)))
+
     asynchronous = SimpleNamespace(asynchronous=True)
     with pytest.raises(UsageError, match="asynchronous"):
         list(cluster.call_on_cluster("m:f", [1], [0], asynchronous))

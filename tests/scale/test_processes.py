@@ -161,12 +161,15 @@ def test_limits_of_cgroups_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     (tmp_path / "job" / "memory.max").write_text("1000\n")
     (tmp_path / "job" / "memory.current").write_text("700\n")
     (tmp_path / "job" / "memory.stat").write_text("anon 500\ninactive_file 150\n")
+
     assert before is None or before > 1000
     assert resources.free_bytes() == 450
+
     (task_folder / "cpu.max").write_text("50000 100000\n")
     assert resources.n_cores() == 1
     (task_folder / "cpu.max").write_text("max 100000\n")
     assert resources.n_cores() >= 1
+
     # The first version of cgroups, seen from a container.
     proc.write_text("4:cpu,cpuacct:/x\n3:memory:/outside\n")
     (tmp_path / "memory").mkdir()

@@ -13,6 +13,7 @@ def gpu_training(*, rank: int | None = None, reduce_ns: int = REDUCE_NS) -> Trac
     """Three training steps: a copy, two modules, a collective, and memory that is freed."""
     head = {} if rank is None else {"distributedInfo": {"rank": rank, "world_size": 2}}
     b = TraceBuilder(stacks=True, memory=True, shapes=True, absolute=True, head=head)
+
     for number in range(STEPS):
         with b.step():
             start_ns = b.now_ns
@@ -36,6 +37,7 @@ def gpu_training(*, rank: int | None = None, reduce_ns: int = REDUCE_NS) -> Trac
                 b.item()
             name = f"ProfilerStep#{number}"
             b.work("gpu_user_annotation", name, b.now_ns - start_ns, at_ns=start_ns)
+
     return b
 
 

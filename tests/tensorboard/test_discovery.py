@@ -35,6 +35,7 @@ def test_files_of_one_process_are_one_recording(
     write_file(tmp_path / "train" / "host_1.17.snapshot.pickle.gz", 3)
     write_file(tmp_path / "train" / "host_2.18.snapshot.pickle")
     write_file(tmp_path / "train" / "events.out.tfevents.1")
+
     recording_of = {
         recording.name: recording for recording in find_recordings(roots(tmp_path)).recordings
     }

@@ -104,6 +104,7 @@ def test_memory_samples_and_snapshots_are_exported(tmp_path: Path) -> None:
     monitored = analyze(LiveBuilder().write(tmp_path / "w.memory.json.gz"))
     memory = monitored.summary.memory
     assert memory is not None
+
     exported = {
         (point.step, point.value)
         for point in build_points(monitored, 0)
@@ -113,6 +114,7 @@ def test_memory_samples_and_snapshots_are_exported(tmp_path: Path) -> None:
     assert exported == {
         (step.step, step.host_rss_bytes) for step in memory.steps if step.host_rss_bytes is not None
     }
+
     snapshot = SnapshotBuilder()
     snapshot.alloc(64 * MB)
     report = analyze(snapshot.write(tmp_path / "s.snapshot.pickle"))

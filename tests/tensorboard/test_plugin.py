@@ -111,13 +111,16 @@ def test_a_recording_is_found_analyzed_and_reported(tab: Tab, logdir: Path) -> N
     assert listed["kind"] == "trace"
     answer = tab.settled("report", id=listed["id"])
     assert answer["stage"] == "ready"
+
     (path,) = (logdir / "train").iterdir()
     expected = profkit.analyze(path)
     assert answer["report"] == json.loads(profkit.render(expected, "json"))
     assert answer["run_summary"]["data_wait_ns"] == STEPS * 300_000
+
     sections = tab.ask("sections", id=listed["id"])
     assert sections["tab"] == answer["tab"]
     assert "report" not in sections
+
     titles = [section["title"] for section in answer["tab"]["sections"]]
     assert titles[:4] == ["Overview", "Findings", "Timeline", "What if"]
     assert titles[4:6] == ["Critical path", "Steps"]
@@ -256,6 +259,7 @@ def test_it_warns_of_the_processes_of_torch_tb_profiler(
         pytest.importorskip("torch_tb_profiler.plugin")
     else:
         monkeypatch.delitem(sys.modules, "torch_tb_profiler.plugin", raising=False)
+
     write_runs(tmp_path, n)
     # It is read by the tab alone.
     (tmp_path / "run0" / "h_2.2.pt.trace.json.zst").write_bytes(b"")

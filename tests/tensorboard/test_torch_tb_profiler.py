@@ -30,6 +30,7 @@ def check_views(server: TensorBoard, run: str) -> None:
     assert {"Overview", "Operator", "Trace"} <= set(server.ask("views", run=run))
     workers = server.ask("workers", run=run, view="Overview")
     assert workers
+
     for worker in workers:
         spans = server.ask("spans", run=run, worker=worker)
         assert spans
@@ -186,6 +187,7 @@ def test_the_reported_misreadings_occur(server_on_gpu_trace: TensorBoard, tmp_pa
     query = only_profile(server_on_gpu_trace, "train")
     operators = server_on_gpu_trace.ask("operation/table", **query, group_by="Operation")["data"]
     assert {op["device_total_duration"] for op in operators} == {0}
+
     (operator_note,) = (note for where, note in reported.items() if where.startswith("Operator"))
     assert operator_note.actual.startswith("Kernels, copies and fills sum to 3.15 ms")
     steps = server_on_gpu_trace.ask("overview", **query)["steps"]["rows"]
@@ -193,6 +195,7 @@ def test_the_reported_misreadings_occur(server_on_gpu_trace: TensorBoard, tmp_pa
     assert reported["Overview: number of steps and their average"].actual == (
         f"The recording has {STEPS} steps."
     )
+
     parts = overview_shares(server_on_gpu_trace, query)
     assert "Communication" not in parts
     assert parts["Runtime"] == 0

@@ -112,6 +112,7 @@ def test_python_calls_have_the_ids_of_their_callers_on_the_same_thread() -> None
             "worker.py(1): run",
         )
     )
+
     assert main["args"]["Python parent id"] is None
     assert module["args"]["Python parent id"] == main["args"]["Python id"]
     assert builtin["args"]["Python parent id"] == module["args"]["Python id"]

@@ -116,6 +116,7 @@ def test_begin_and_end_events_nest_on_each_thread_and_are_ordered_by_time(b: Tra
         if event["ph"] in "BE":
             lanes.setdefault((event["pid"], event["tid"]), []).append(event)
     assert len(lanes) == 2
+
     for listed in lanes.values():
         assert [e["ts"] for e in listed] == sorted(e["ts"] for e in listed)
         begun: list[str] = []

@@ -251,9 +251,11 @@ def test_the_next_steps_are_recorded_and_the_optimizer_is_left_as_it_was(
         for _ in range(12):
             optimizer.step()
             scheduler.step()
+
     files = answer.result()["files"]
     assert optimizer.step == own_step
     assert len({file.partition(".pt.trace")[0].partition(".memory")[0] for file in files}) == 1
+
     report = profkit.analyze(files)
     assert len(report.summary.steps) == 2
     assert [Path(file).parent for file in files] == [listening.folder] * 2
@@ -341,11 +343,14 @@ def test_who_asked_is_told_that_no_step_ends_and_the_next_one_ends_the_recording
         until_s = time.monotonic() + 20
         while not answer.done() and time.monotonic() < until_s:
             time.sleep(0.01)
+
     assert "has not ended the recorded steps in time" in answer.result()["error"]
+
     listening.step()
     assert (listening._recorder.request, current.state.session) == (None, None)
     (file,) = Path(listening.folder).glob("*.trace.json.gz")
     assert len(profkit.analyze(str(file)).summary.steps) > 1
+
     with recording(listening, 2) as answer:  # and the next one can be triggered
         for _ in range(10):
             listening.step()
@@ -355,6 +360,7 @@ def test_who_asked_is_told_that_no_step_ends_and_the_next_one_ends_the_recording
 def test_a_request_that_was_given_up_makes_way_for_the_next(listening: ProgramListener) -> None:
     requests = listening._recorder
     near_end, far_end = socket.socketpair()
+
     with near_end, far_end:
         first, second = server.Client(near_end), server.Client(far_end)
         assert requests.begin("1", 3, first, memory=False) is None

@@ -87,6 +87,7 @@ class FakeCuda:
         """Replace CUDA in torch."""
         monkeypatch.setattr(history._state, "torch_without_cuda", None)
         monkeypatch.setattr(history._state, "is_switched_by_program", False)
+
         for name, function in (
             ("_cuda_record_memory_history", self.record),
             ("_cuda_isHistoryEnabled", lambda: self.is_on),
@@ -103,4 +104,5 @@ class FakeCuda:
             ("memory_stats", lambda: {"allocation.all.allocated": self.n_allocated}),
         ):
             monkeypatch.setattr(torch.cuda, name, answer)
+
         monkeypatch.setattr(torch.cuda, "_queued_calls", [])

@@ -33,6 +33,7 @@ def test_a_block_has_a_timeline_leaks_and_a_report(tmp_path: Path) -> None:
     assert m.path is not None
     assert Path(m.path).parent == tmp_path / "epoch"
     assert m.path.endswith(".memory.json.gz")
+
     steps = [sample.step for sample in m.timeline]
     # On a busy machine not every step is measured, but one is by each so much later.
     assert (steps[0], steps) == (1, sorted(set(steps)))

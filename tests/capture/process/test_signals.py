@@ -59,6 +59,7 @@ while True:
 def ended(folder: Path, source: str, number: int | None) -> tuple[int, str, str, float]:
     """Run a program, send it a signal when it is ready, and return how it ended and how soon."""
     (folder / "program.py").write_text(source)
+
     with subprocess.Popen(
         [sys.executable, "-m", "profkit", "run", "program.py"],
         stdout=subprocess.PIPE,

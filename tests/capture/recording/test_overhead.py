@@ -34,6 +34,7 @@ def test_a_step_before_which_others_were_counted_is_as_long_as_each_of_them(
         times.stop()
         now_ns[0] += 7_000
         times.end(phase)
+
     ratio, source = times.overhead() or (0.0, "")
     assert ratio == pytest.approx(300 / 115 - 1)
     assert source == "measured: 1 recorded steps against 4 unrecorded"

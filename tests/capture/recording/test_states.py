@@ -44,6 +44,7 @@ class Profiler:
     def carry_out(self, actions: Actions) -> None:
         for action in actions:
             assert not self.is_closed, "nothing follows the end"
+
             if action in STARTS:
                 assert self.open is None, "torch has one profiler"
                 self.open, self.is_prepared = action, False
@@ -148,6 +149,7 @@ def test_what_other_threads_have_begun_ends_before_a_window_is_stopped() -> None
 
 def test_a_run_records_three_steps_and_then_one_with_stacks() -> None:
     _, profiler, phases = run(DEFAULT, steps(12))
+
     off, record = Phase.OFF, Phase.RECORD
     assert phases == [
         off,

@@ -120,6 +120,7 @@ def test_a_step_at_which_nothing_is_due_costs_a_few_calls(
     finally:
         live = finder.memory()
         finder.finish()
+
     assert 0 < len(calls[100]) <= MAX_IDLE_CALLS, calls[100]
     assert live is not None
     assert live.n_steps == n_steps + 200 - n_before, "steps that are only counted are counted all"

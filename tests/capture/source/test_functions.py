@@ -117,6 +117,7 @@ def test_decorated_nested_and_lambda_functions_are_found_by_their_own_lines(
         "    return inner(x) + 1\n"
         "f = lambda v: v * 2\n"
     )
+
     outer = function_at(str(file), 2, "outer")
     assert (outer.line, [p.line for p in outer.points]) == (3, [6])
     assert [p.line for p in function_at(str(file), 4, "inner").points] == [5]

@@ -263,6 +263,7 @@ def test_a_function_whose_code_was_freed_loses_only_its_own_line() -> None:
         extra_fields=_ExtraFields_PyCall(callsite=_FreedCode(), caller=_FreedCode()),
     )
     recording = SimpleNamespace(tree=lambda: [call], thread_ids=lambda _wanted: {})
+
     lines = op_lines.lines_of(cast("ProfilerRecording", recording), "run")
     assert lines.ops.name == [0]
     assert lines.ops.frame == [-1]

@@ -27,16 +27,19 @@ def test_the_report_of_a_monitored_block_has_the_lines_that_synchronized(tmp_pat
                 with profkit.allow_sync("to log"):
                     sync()
             m.step()
+
     assert [(line.n_calls, line.allowed_reason) for line in m.sync_sites] == [
         (STEPS, None),
         (3, "to log"),
     ]
     assert m.report is not None
     assert m.report.summary.sync_sites is not None
+
     (most, allowed) = m.report.summary.sync_sites
     assert most.location is not None
     assert (most.location.file, most.location.function) == (__file__, "sync")
     assert (most.n_calls, allowed.n_calls) == (STEPS, 3)
+
     text = " ".join(str(m.report).split())
     line = sync.__code__.co_firstlineno + 1
     assert f"test_counted.py:{line}: 12 syncs in a synchronizing operation" in text

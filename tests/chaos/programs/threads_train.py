@@ -12,6 +12,7 @@ def train(seed):
     random = torch.Generator().manual_seed(seed)
     weights = [torch.randn(20, 20, generator=random) / 5 for _ in range(2)]
     model = nn.Sequential(nn.Linear(20, 20), nn.Tanh(), nn.Linear(20, 20))
+
     with torch.no_grad():
         model[0].weight.copy_(weights[0])
         model[2].weight.copy_(weights[1])
@@ -24,6 +25,7 @@ def train(seed):
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
+
     results[seed] = loss.item()
 
 

@@ -215,6 +215,7 @@ def find_open(frames: Sequence[FrameType]) -> list[str]:
         violations.append("a compilation")
     if _is_within_trace_function() and "a profile or trace function" not in violations:
         violations.append("a profile or trace function")
+
     return violations
 
 

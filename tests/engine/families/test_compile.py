@@ -46,6 +46,7 @@ def remembered(r: random.Random) -> CaptureInfo | None:
         GraphBreak(r.choice(TEXTS), [place(r) for _ in range(r.randint(0, 3))], r.randint(-2, 3))
         for _ in range(r.randint(0, 4))
     ]
+
     return CaptureInfo(version="1", name="run", compiles=Compiles(compiled, breaks))
 
 
@@ -53,6 +54,7 @@ def some_work(b: TraceBuilder, r: random.Random, depth: int = 0) -> None:
     for _ in range(r.randint(0, 3)):
         b.advance(r.randint(0, 50))
         kind = r.randint(0, 5)
+
         if kind == 0:
             b.compute(r.choice(["aten::mm", "TorchDynamo Cache Lookup"]), r.randint(0, 50))
         elif kind == 1:
@@ -116,5 +118,6 @@ def test_costs_are_within_the_steps_and_of_one_thread_the_time_that_goes(
         assert finding.n >= 1
         assert finding.message.endswith(".")
         assert finding.fix
+
     lines = [(f.rule, f.locations[0] if f.locations else None, f.message) for f in findings]
     assert len(set(lines)) == len(lines)

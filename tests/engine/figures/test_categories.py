@@ -24,6 +24,7 @@ def report(tmp_path: Path) -> Report:
     builder = TraceBuilder()
     builder.launch("aten::mm", kernel="gemm", host_ns=9_000, device_ns=7_000)
     builder.synchronize()  # it ends before the steps
+
     for _ in range(2):
         with builder.step():
             builder.launch("aten::mm", kernel="gemm", host_ns=9_000, device_ns=4_000)
@@ -35,6 +36,7 @@ def report(tmp_path: Path) -> Report:
                 )
             builder.to_device(1 << 20, 5_000)  # no kernel
             builder.synchronize()
+
     return analyze(builder.write(tmp_path / "trace.json"))
 
 
@@ -65,6 +67,7 @@ def test_work_within_attention_and_embedding_is_theirs(tmp_path: Path) -> None:
         builder.launch(
             "aten::copy_", kernel="direct_copy_kernel_cuda", host_ns=9_000, device_ns=3_000
         )
+
     category_of = by_kind(analyze(builder.write(tmp_path / "trace.json")))
     assert {kind: category.total_ns for kind, category in category_of.items()} == {
         "attention": 8_000,
@@ -76,6 +79,7 @@ def test_every_format_shows_them(report: Report) -> None:
     assert "Kernel time: matmul 65%, copy 26%, optimizer 8.7% (elementwise 35%)" in (
         render(report, "text").decode()
     )
+
     for shown in (
         render(report, "text", verbose=True),
         render(report, "md"),
@@ -100,6 +104,7 @@ def test_without_devices_operators_count_with_their_self_time(tmp_path: Path) ->
             with builder.annotation("Optimizer.step#SGD.step"):
                 builder.compute("aten::add_", 2_000)
             builder.compute("aten::relu", 3_000)
+
     category_of = by_kind(analyze(builder.write(tmp_path / "trace.json")))
     assert {
         kind: (category.n_calls, category.total_ns, category.per_step_ns, category.elementwise_ns)
@@ -125,16 +130,19 @@ def test_the_categories_of_a_real_trace_add_up_to_its_kernels(name: str) -> None
     kernels = [event for event in events_of(path) if event.get("cat") == "kernel"]
     categories = analyze(path).summary.categories
     assert sum(category.n_calls for category in categories) == len(kernels)
+
     total_us = sum(kernel["dur"] for kernel in kernels)
     assert sum(category.total_ns for category in categories) == pytest.approx(
         total_us * 1e3, rel=1e-6
     )
     assert sum(category.share for category in categories) == pytest.approx(1)
+
     elementwise_us = sum(
         kernel["dur"] for kernel in kernels if "elementwise_kernel" in kernel["name"]
     )
     found_ns = sum(category.elementwise_ns or 0 for category in categories)
     assert found_ns == pytest.approx(elementwise_us * 1e3, rel=1e-6)
+
     if name == "h100-qwen-inference":
         assert elementwise_us / total_us == pytest.approx(0.546, abs=5e-4)
 
@@ -154,8 +162,10 @@ def test_the_categories_of_a_real_trace_without_devices_are_the_self_times_of_op
         own_us[op["name"]] += op["dur"]
         open_ops.append((begin + float(op["dur"]), op))
     category_of = by_kind(analyze(path))
+
     total_ns = sum(category.total_ns for category in category_of.values())
     assert total_ns == pytest.approx(sum(own_us.values()) * 1e3, rel=1e-3)
+
     products = [name for name in own_us if re.search("mm$|Mm|Addmm|linear", name)]
     products_us = sum(own_us[name] for name in products)
     assert category_of["matmul"].total_ns == pytest.approx(products_us * 1e3, rel=1e-3)

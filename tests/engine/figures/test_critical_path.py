@@ -54,6 +54,7 @@ def test_a_step_is_its_wait_for_data_its_launch_and_its_kernel(tmp_path: Path) -
         ("runtime", 8_000, 4_000, 8 / 70),
         ("operator", 2_000, 1_000, 2 / 70),
     ]
+
     lines = [(line.kind, line.location.line, line.ns, line.n_segments) for line in path.lines]
     assert lines == [
         ("kernel", 9, 40_000, 2),
@@ -61,6 +62,7 @@ def test_a_step_is_its_wait_for_data_its_launch_and_its_kernel(tmp_path: Path) -
         ("runtime", 9, 8_000, 2),
         ("operator", 9, 2_000, 2),
     ]
+
     names = [
         "gemm",
         "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__",
@@ -70,6 +72,7 @@ def test_a_step_is_its_wait_for_data_its_launch_and_its_kernel(tmp_path: Path) -
     assert [line.main_name for line in path.lines] == names
     assert [entry.name for entry in path.entries] == names
     assert [entry.location.op for entry in path.entries] == ["aten::mm", None, *2 * ["aten::mm"]]
+
     (call,) = path.blocking
     assert (call.call, call.location.line, call.ns, call.n_calls) == (
         "cudaDeviceSynchronize",
@@ -155,6 +158,7 @@ def test_the_function_that_runs_the_steps_and_the_top_level_are_left_out(tmp_pat
             builder.compute("aten::add", 20_000)
             with builder.annotation("Optimizer.step#SGD.step"):
                 builder.compute("aten::add_", 10_000)
+
     assert [function.first_line for function in summary_of(builder, tmp_path).functions] == [10]
 
 
@@ -301,11 +305,13 @@ def test_kinds_add_up_to_the_steps_and_no_list_exceeds_them(path: Path) -> None:
     if critical_path is None:
         assert sum(lengths) == 0 or not ctx.has_program
         return
+
     assert critical_path.total_ns == sum(lengths) == sum(part.ns for part in critical_path.parts)
     assert critical_path.per_step_ns == (
         round(sum(lengths) / len(lengths)) if len(ctx.steps) else None
     )
     assert sum(part.share for part in critical_path.parts) == pytest.approx(1)
+
     by_kind = {part.kind: part.ns for part in critical_path.parts}
     for groups in (critical_path.lines, critical_path.entries):
         kinds: dict[PathKindName, int] = defaultdict(int)
@@ -324,6 +330,7 @@ def test_segments_tile_each_step(path: Path) -> None:
     if critical_path is None:
         return
     starts, ends = ctx.replay.windows
+
     lengths = [length for length in (ends - starts).tolist() if length]
     assert [step.makespan_ns for step in critical_path.steps] == lengths
     assert (
@@ -334,6 +341,7 @@ def test_segments_tile_each_step(path: Path) -> None:
         assert path_step.unexplained_lag_ns <= path_step.makespan_ns
         assert all(segment.ns > 0 for segment in path_step.segments)
         assert path_step.step in (ctx.steps.names if len(ctx.steps) else ("",))
+
     n_segments = sum(len(step.segments) for step in critical_path.steps)
     assert n_segments <= max(MAX_SEGMENTS, len(lengths))
     if n_segments < MAX_SEGMENTS // 2 - len(lengths):  # nothing was joined
@@ -369,10 +377,12 @@ def test_lines_and_entries_equal_a_sum_over_single_segments(path: Path) -> None:
             total[1] += 1
         causes[kind_name, frame] |= {cause} - {NO_ROW}
     n_events = {(kind, *lines[kind, frame]): len(rows) for (kind, frame), rows in causes.items()}
+
     recorded = [line for line in critical_path.lines if line.kind != "unrecorded"]
     assert {(line.kind, line.ns, line.n_segments): line.n_events for line in recorded}.items() <= (
         n_events.items()
     )
+
     for every, shown, limit in (
         (entries, critical_path.entries, MAX_ENTRIES),
         (lines, critical_path.lines, MAX_LINES),

@@ -63,6 +63,7 @@ def report_of(builder: TraceBuilder, folder: Path) -> Report:
 def test_layers_of_one_structure_are_one_row(tmp_path: Path) -> None:
     builder = TraceBuilder(stacks=True)
     layers(builder, 3)
+
     every = report_of(builder, tmp_path).summary.modules
     assert [
         (module.name, module.n_modules, module.depth, module.n_calls, module.device_ns)
@@ -103,6 +104,7 @@ def test_modules_recomputed_in_the_backward_pass_are_below_their_module(tmp_path
         pass
     with backward(builder, "CheckpointFunctionBackward", 4, 500), builder.module("Linear"):
         builder.launch("aten::mm", kernel="gemm", host_ns=9_000, device_ns=7_000)
+
     every = report_of(builder, tmp_path).summary.modules
     assert [(module.name, module.depth, module.self_host_ns) for module in every] == [
         ("Net_0", 0, 0),
@@ -139,11 +141,13 @@ def test_many_different_modules_are_bounded_and_still_add_up(tmp_path: Path) -> 
                         builder.compute("aten::add", 1_000 + number)
                 builder.advance(10)
     report = report_of(builder, tmp_path)
+
     every = report.summary.modules
     assert len(every) <= 2 * MAX_MODULES
     assert_exact(every)
     assert sum(module.n_modules for module in every if module.depth == 1) == MAX_MODULES + 50
     assert "others" in render(report, "html").decode()
+
     _, _, shown = render(report, "text").decode().partition("\nModules")
     assert len(shown.partition("\nOperators")[0].splitlines()) <= 2
 
@@ -154,6 +158,7 @@ def test_every_format_shows_the_tree(tmp_path: Path) -> None:
         layers(builder, 3)
     report = report_of(builder, tmp_path)
     assert "Modules: Linear_1…5 62%, Linear_0…4 38%" in render(report, "text").decode()
+
     for shown in (
         render(report, "text", verbose=True),
         render(report, "md"),
@@ -210,6 +215,7 @@ def test_a_recorded_model_has_the_times_of_its_own_trace(tmp_path: Path) -> None
             model(rows).sum().backward()
     path = tmp_path / "trace.json"
     profiler.export_chrome_trace(str(path))
+
     every = analyze(path).summary.modules
     assert [(module.name, module.depth, module.n_calls) for module in every] == [
         ("Sequential_0", 0, 2),
@@ -217,6 +223,7 @@ def test_a_recorded_model_has_the_times_of_its_own_trace(tmp_path: Path) -> None
         ("Linear_0…1", 2, 4),
     ]
     assert_exact(every)
+
     events = raw_events(path)
     # The backward pass belongs to the module too: nodes by the sequence number of the forward pass.
     for summary, pattern in zip(every, ("Sequential", "Layer", "Linear"), strict=True):
@@ -243,6 +250,7 @@ def test_the_modules_of_a_real_trace_have_the_kernels_that_were_launched_in_them
     path = CORPUS / "traces" / "h100-qwen-inference.json.gz"
     every = analyze(path).summary.modules
     assert_exact(every)
+
     events = [e for e in raw_events(path) if "dur" in e]
     launched: Counter[int] = Counter()
     for e in events:
@@ -269,6 +277,7 @@ def test_the_modules_of_a_real_trace_have_the_kernels_that_were_launched_in_them
             flops += 2 * rows[0] * rows[1] * columns[1]
     achieved = [module.throughput for module in every if module.name.startswith("Linear_")]
     assert sum(throughput.flops for throughput in achieved if throughput is not None) == flops
+
     time_ns = sum(throughput.time_ns for throughput in achieved if throughput is not None)
     device_ns = sum(module.device_ns or 0 for module in every if module.name.startswith("Linear_"))
     assert 0.98 * device_ns <= time_ns <= device_ns  # some copy their input first

@@ -68,22 +68,27 @@ def test_what_runs_outside_of_steps_is_in_totals_alone(report: Report, tmp_path:
     summary = report.summary
     (kernel,) = summary.top_kernels
     assert (kernel.n_calls, kernel.total_ns, kernel.per_step_ns) == (5, 20_000, 4_000)
+
     events = events_of(tmp_path / "trace.json")
     expected = sums_in_steps(events, lambda event: event.get("cat") == "cpu_op")
     for op in summary.top_ops:
         assert op.per_step_ns == pytest.approx(expected[op.name] * 1e3, abs=1)
         assert op.total_ns == pytest.approx(5 * expected[op.name] * 1e3, abs=5)
+
     by_name = {op.name: op for op in summary.top_ops}
     assert by_name["aten::mm"].device_per_step_ns == 4_000
     assert by_name["aten::relu"].self_per_step_ns == 2_000
+
     (module,) = summary.modules
     assert module.device_ns == 20_000
     assert (module.device_per_step_ns, module.self_device_per_step_ns) == (4_000, 4_000)
     assert module.host_per_step_ns == module.self_host_per_step_ns == module.host_ns / 5
+
     (line,) = summary.lines
     assert (line.device_ns, line.device_per_step_ns) == (20_000, 4_000)
     assert line.host_per_step_ns == line.host_ns / 5
     assert [(copy.total_ns, copy.per_step_ns) for copy in summary.copies] == [(25_000, 5_000)]
+
     expected = sums_in_steps(events, lambda event: event.get("cat") == "cuda_runtime")
     for sync in summary.syncs:
         assert sync.per_step_ns == pytest.approx(expected[sync.call] * 1e3, abs=1)
@@ -140,6 +145,7 @@ def test_devices_have_their_activity_in_the_time_of_the_steps(
 ) -> None:
     steps = [(step.time_start_ns, step.time_ns) for step in report.summary.steps]
     (device,) = report.summary.devices
+
     in_steps = device.in_steps
     assert in_steps is not None
     assert (in_steps.n_kernels, in_steps.n_memcpy, in_steps.compute_ns, in_steps.memcpy_ns) == (
@@ -151,11 +157,13 @@ def test_devices_have_their_activity_in_the_time_of_the_steps(
     assert (in_steps.busy_ns, in_steps.communication_ns) == (18_000, 0)
     assert in_steps.busy_ns + in_steps.idle_ns == sum(length for _, length in steps)
     assert device.n_kernels == 5
+
     path = tmp_path / "trace.json"
     difference = compare(path, program(warm_ups=9).write(tmp_path / "warm.json"))
     figures = {figure.name: (figure.before, figure.after) for figure in difference.figures}
     assert figures["n_kernels_per_step"] == (1, 1)
     assert figures["busy_ns_per_step"] == (9_000, 9_000)
+
     # One device does what all do together.
     text = render(difference, "text").decode()
     assert "GPU busy per step" in text

@@ -38,11 +38,13 @@ def training() -> SnapshotBuilder:
         b.free(*kept)
         with b.region("step"), b.frame(f"{SITE}/optim/adamw.py", 150, "_init_group"):
             b.alloc(60 * MIB)
+
     return b
 
 
 def test_lines_of_the_peak_and_of_the_end(tmp_path: Path) -> None:
     device = device_of(training(), tmp_path)
+
     assert [
         (site.location.place, site.category, site.n, site.bytes, site.is_before_recording)
         for site in device.peak_sites

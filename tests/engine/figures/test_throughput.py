@@ -35,6 +35,7 @@ def report(tmp_path: Path) -> Report:
         builder.launch(
             "aten::mm", kernel="gemm_bf16", host_ns=9_000, device_ns=device_ns, **MATRICES
         )
+
     builder.launch("aten::mm", kernel="gemm_bf16", host_ns=9_000, device_ns=50_000)
     with builder.op("aten::convolution_backward", dims=[[1, 8, 4, 4], [1, 8, 6, 6], [8, 8, 3, 3]]):
         builder.launch("aten::sum", kernel="reduce", host_ns=9_000, device_ns=1_000)
@@ -44,6 +45,7 @@ def report(tmp_path: Path) -> Report:
         for name in ("split_k", "split_k_reduce"):
             ident = builder.call("LaunchKernel", 2_000)
             builder.kernel(name, 2_000, correlation=ident)
+
     builder.launch(
         "aten::relu",
         kernel="elementwise",

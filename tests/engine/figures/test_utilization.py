@@ -44,6 +44,7 @@ def trained(folder: Path, device: str = H100, *, n_unknown: int = 0, **options: 
                 builder.launch("aten::mm", kernel="gemm", host_ns=2_000, device_ns=10_000)
             builder.synchronize()
             builder.advance(began + 100_000 - builder.now_ns)
+
     return analyze(builder.write(folder / "trace.json"), **options)
 
 
@@ -113,12 +114,14 @@ def test_an_unknown_device_has_figures_without_shares_until_the_user_states_its_
         None,
         (UNKNOWN,),
     )
+
     shown = render(report, "text").decode()
     assert "The peak of NVIDIA L4 is not known: state it in `[tool.profkit.peaks]`" in shown
     stated = trained(tmp_path, UNKNOWN, peaks=PEAKS)
     utilization = flops_of(stated)
     assert utilization.utilization_share == pytest.approx((2 << 31) / 100e-6 / 121e12)
     assert utilization.unknown_devices == ()
+
     (product,) = (op for op in stated.summary.top_ops if op.name == "aten::mm")
     assert product.throughput is not None
     assert product.throughput.bandwidth_share == pytest.approx(6 * 2**20 / 20e-6 / 300e9)
@@ -157,6 +160,7 @@ def test_without_a_backward_pass_a_token_takes_a_third(tmp_path: Path) -> None:
         builder.launch("aten::mm", kernel="gemm", host_ns=9_000, device_ns=20_000)
     path = builder.write(tmp_path / "trace.json")
     report = analyze(path, tokens_per_step=10, parameters=100)
+
     utilization = flops_of(report)
     assert (
         utilization.flops,
@@ -198,6 +202,7 @@ def test_kernels_say_whether_a_matmul_uses_tensor_cores(tmp_path: Path) -> None:
     for name in names:
         builder.launch("aten::mm", kernel=name, host_ns=9_000, device_ns=20_000)
     report = analyze(builder.write(tmp_path / "trace.json"))
+
     tensor_cores_of = {
         kernel.name: (kernel.tensor_cores, kernel.cuda_cores)
         for kernel in report.summary.top_kernels
@@ -223,6 +228,7 @@ def test_the_utilization_of_a_real_trace_is_that_of_its_own_shapes() -> None:
                 (*rows, size), (*_, n_keys, _) = dims[0], dims[1]
                 causal = e["args"]["Concrete Inputs"][4] == "True"
                 flops += 4 * math.prod(rows) * n_keys * size // (2 if causal else 1)
+
     utilization = flops_of(analyze(path))
     assert utilization.flops == flops
     assert utilization.utilization_share == pytest.approx(

@@ -74,6 +74,7 @@ def test_the_parts_of_each_step_add_up_to_it(
         of_pairs(tuple(zip(starts.tolist(), ends.tolist(), strict=True))),
         {"compute": compute, "idle-data": idle},
     )
+
     for start, end, told in zip(starts, ends, split_by_step(starts, ends, parts), strict=True):
         moments = set(range(start, end))
         expected = {

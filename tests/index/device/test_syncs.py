@@ -215,6 +215,7 @@ def test_work_belongs_to_the_outermost_launching_call_of_its_correlation(
     if reverse:
         b.events.reverse()
     events = load(b.write(tmp_path / "t.json")).events
+
     launches = join_launches(
         events, build_call_tree(events).nearest(events.category == Category.OP)
     )

@@ -79,7 +79,9 @@ def test_time_is_exposed_if_a_collective_ends_when_work_continues_or_shortly_aft
         ]
         longest = max((len(pause) for pause in pauses), default=0)
         expected.update(next((pause for pause in pauses if len(pause) == longest), []))
+
     assert mine == expected
+
     shares = wait_by_collective(ctx.events, rows, waits)
     assert shares.sum() == waits.total_ns == len(mine)
     assert (shares >= 0).all()
@@ -105,6 +107,7 @@ def test_exposed_time_is_collective_time_without_computation(
     ctx = recorded(b, tmp_path_factory.mktemp("trace"))
     waits = find_device_waits(ctx)
     assert waits is not None
+
     alone = sum(
         covers(exchanging, moment) and not covers(computing, moment) for moment in range(END_NS)
     )

@@ -43,6 +43,7 @@ def gloo_calls(n_ranks: int = 2, n: int = 6) -> list[CollectiveCalls]:
             element_type="",
             launched_ns=begins,
         )
+
     rank_calls = [rank.calls for rank in ranks_of(calls)]
     return [
         replace(calls_of_rank, returned_ns=calls_of_rank.issued_ns + 40 * US)
@@ -137,6 +138,7 @@ def test_numbers_match_what_order_cannot() -> None:
     )
     ranks = ranks_of(collective(0, [0, 0], US))
     joined = completed(every, [*records])
+
     matched = match_collectives(
         [replace(rank, calls=rank_calls) for rank, rank_calls in zip(ranks, joined, strict=True)]
     )

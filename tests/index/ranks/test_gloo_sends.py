@@ -50,6 +50,7 @@ def report(
                 b.compute("aten::add_", MS // 10)
             b.now_ns = (step + 1) * 20 * MS
         b.write(folder / f"rank{rank}.pt.trace.json")
+
     return analyze(folder)
 
 

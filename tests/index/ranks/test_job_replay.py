@@ -70,6 +70,7 @@ def test_a_replay_without_changes_takes_what_was_recorded(
     ctx = context(job, tmp_path_factory.mktemp("job"))
     replay = ctx.replay
     every = tuple(range(3))
+
     lengths = replay.lengths_ns(
         [RECORDED, *(RankChange(medians=(rank,)) for rank in every), RankChange(every)]
     )
@@ -117,8 +118,10 @@ def test_the_stages_of_a_pipeline_are_chains_that_send_both_ways(tmp_path: Path)
                 job.compute(MS)
                 job.send(first + 2, first, MS // 4)
             job.collective("all-reduce", MS, ranks=(0, 1), group="1")
+
     ctx = context(job, tmp_path)
     assert ctx.what_if.stages == [[0, 1], [2, 3]]
+
     ring = JobBuilder(3)
     for _ in range(2):
         with ring.step():

@@ -88,6 +88,7 @@ def test_waits_transfers_and_delays_are_those_of_a_slow_second_computation() -> 
     matches = match_collectives(ranks_of(calls))
     delays = find_delays(matches)
     place = 0
+
     for number in range(12):
         same_collective = sorted(
             (c for c in calls if c.collective == number), key=lambda call: call.rank
@@ -228,6 +229,7 @@ def test_in_recordings_without_groups_the_ends_tell_what_belongs_together() -> N
             calls.append(Call(100 + number, rank, start, start + MS, group=unknown, step=0))
     matches = match_collectives(ranks_of(calls, hosts=["a", "a"]))
     ends = {call.end_ns for call in calls if call.collective < 100}
+
     mine = {
         matches.calls.column("end_ns")[row]
         for row in matches.members
@@ -308,6 +310,7 @@ def test_sends_and_receives_are_matched_by_pair_and_order() -> None:
                     seq=number + 50,
                 ),
             ]
+
     matches = match_collectives(ranks_of(calls))
     assert matches.matched_share == 1
     assert Counter(tuple(collective) for collective in matched(matches)) == {(0, 1): 6, (1, 2): 12}
@@ -344,9 +347,11 @@ def test_random_jobs_match_as_they_were_made(
         rank: [c.collective for c in sorted(kept, key=lambda c: c.start_ns) if c.rank == rank]
         for rank in range(n_ranks)
     }
+
     mine = [
         {numbers[rank][at] for rank, at in collective.items()} for collective in matched(matches)
     ]
     assert sorted(mine, key=min) == [{number} for number in whole]
+
     relative = matches.clocks.offset_ns - np.array([c.offset_ns for c in clocks[:n_ranks]])
     assert len(set(relative.tolist())) == 1

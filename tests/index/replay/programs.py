@@ -99,6 +99,7 @@ def play(program: Sequence[Action], *, without: Sequence[int] = (), factor: floa
     b = TraceBuilder(latency_ns=LATENCY_NS)
     played = Played(b)
     number = 0
+
     for action in (*_PROLOGUE, *program, ("compute", 0)):
         kept = True
         if action[0] in {"device", "stream", "item"}:
@@ -107,6 +108,7 @@ def play(program: Sequence[Action], *, without: Sequence[int] = (), factor: floa
                 played.waits[number] = 0
             number += 1
         _do(b, action, played, factor, wait=number - 1 if kept else None)
+
     played.ends_ns = [
         event.ts_ns + (event.dur_ns or 0)
         for event in b.events

@@ -124,6 +124,7 @@ class Simulation:
         self.waits = self._waits()
         self._usual_latencies()
         hidden = self._unrecorded(ignored)
+
         if hidden:
             self.works += hidden
             self.waits = self._waits()
@@ -138,6 +139,7 @@ class Simulation:
         for call in self.calls:
             if not _is_sync(call.name) and "correlation" in call.args:
                 by_correlation.setdefault(call.args["correlation"], call)
+
         works = [
             Work(span, call=by_correlation.get(span.args.get("correlation"))) for span in spans
         ]
@@ -156,12 +158,14 @@ class Simulation:
                 else:
                     work.submitted = max(launch.begin, work.span.begin - SUBMIT)
             last[work.span.where] = work
+
         return works
 
     def _waits(self) -> list[Wait]:
         work_of_call = {id(work.call): work for work in self.works if work.call is not None}
         blocking = []
         reached: dict[Thread, int] = {}
+
         for call in self.calls:
             copy = work_of_call.get(id(call))
             if call.begin < reached.get(call.where, -1) or not _blocks(call, copy):
@@ -192,12 +196,14 @@ class Simulation:
             wait = Wait(call, targets)
             wait.waited = any(work.span.end > call.begin for work in targets)
             waits.append(wait)
+
         return waits
 
     def _usual_latencies(self) -> None:
         last: dict[Stream, Work] = {}
         alone, queued, certain = [], [], []
         ended = sorted(work.span.end for work in self.works)
+
         for work in self.works:
             before = last.get(work.span.where)
             free = before.span.end if before else -1
@@ -219,6 +225,7 @@ class Simulation:
                 late[wait.span.name].append(wait.span.end - ends)
             elif _is_sync(wait.span.name):
                 free_calls[wait.span.name].append(wait.span.dur)
+
         names = {wait.span.name for wait in self.waits}
         self.returning = {name: _middle(late[name], SUBMIT, RETURN_LIMIT) for name in names}
         self.calling = {
@@ -238,6 +245,7 @@ class Simulation:
         hidden = []
         inside = []
         copies = {id(work.call): work for work in ordered if work.call is not None}
+
         for wait in self.waits:
             call = wait.span
             copy = copies.get(id(call))
@@ -258,6 +266,7 @@ class Simulation:
                     stream = later[0].span.where
             stream = ordered[0].span.where if stream is None else stream
             hidden.append(Work(Span("kernel", "", begin, end, stream, {}), wait.span.begin))
+
         return hidden + self._within_graphs(
             _merged(busy + [(w.span.begin, w.span.end) for w in hidden])
         )
@@ -273,6 +282,7 @@ class Simulation:
             (min(w.span.begin for w in works), max(w.span.end for w in works))
             for works in spans.values()
         )
+
         for begin, end in _minus(whole, busy):
             if end - begin > SHORT:
                 later = min(
@@ -280,12 +290,14 @@ class Simulation:
                 )
                 place = Span("kernel", "", begin, end, later.span.where, {})
                 waits_in_graphs.append(Work(place, later.submitted))
+
         return waits_in_graphs
 
     def _order_streams(self) -> None:  # noqa: C901  (one rule after another)
         self.works.sort(key=lambda work: work.span.begin)
         launches: dict[Thread, list[Work]] = defaultdict(list)
         last: dict[Stream, Work] = {}
+
         for work in self.works:
             work.before = last.get(work.span.where)
             last[work.span.where] = work
@@ -299,6 +311,7 @@ class Simulation:
                 if call.where == thread and "StreamWaitEvent" in call.name:
                     place = bisect_left(submitted, call.end)
                     told.update(id(work) for work in works[place : place + 1])
+
         by_end = sorted(self.works, key=lambda work: work.span.end)
         ends = [work.span.end for work in by_end]
         for work in self.works:
@@ -360,6 +373,7 @@ class Simulation:
             thread: [span for span in self.host if span.where == thread] for thread in used
         }
         actions: dict[Thread, list[Action]] = {}
+
         for thread, spans in of_thread.items():
             actions[thread] = listed = [
                 Action(min(s.begin for s in spans), 0, "nothing"),
@@ -376,6 +390,7 @@ class Simulation:
                     listed.append(Action(former.end, 2, "arrived", former))
                     listed.append(Action(span.begin, 6, "nothing"))
                     listed.append(Action(span.end, 2, "fetched", (former, span)))
+
         for work in self.works:
             if work.call is not None and work.submitted is not None:
                 actions[work.call.where].append(Action(work.submitted, 5, "launch", work))
@@ -403,6 +418,7 @@ class Simulation:
         bounds = _moments(of_thread[main])
         pauses = [(begin, end) for begin, end in pairwise(bounds) if end - begin > SHORT]
         in_pause: dict[tuple[int, int], list[tuple[int, int, Thread]]] = defaultdict(list)
+
         for thread, spans in of_thread.items():
             if thread == main:
                 continue
@@ -420,6 +436,7 @@ class Simulation:
             for begin, end, first, last in active_pauses:
                 if helps_only or 2 * (last - first) >= end - begin:
                     in_pause[begin, end].append((first, last, thread))
+
         for pause, active in in_pause.items():
             busy = _merged([(first, last) for first, last, _ in active])
             if 2 * sum(last - first for first, last in busy) >= pause[1] - pause[0]:
@@ -555,6 +572,7 @@ class _Run:
         )
         now = before = actions[0].at
         entered: dict[int, int] = {}
+
         for action in actions:
             spent = action.at - before - _overlap(gone, before, action.at)
             before, thing = action.at, action.thing
@@ -586,6 +604,7 @@ class _Run:
                 self.signals[id(thing)] = now
             elif action.do == "fetched":
                 self.signals[id(thing[1])] = now
+
         self.found.append((("/".join(name), -1), now))
 
 
@@ -595,6 +614,7 @@ def _spans(source: Path | bytes) -> Iterable[Span]:
     events = document if isinstance(document, list) else document["traceEvents"]
     events = [event for event in events if event.get("ph") == "X" and "dur" in event]
     first = min((Decimal(event["ts"]) for event in events), default=Decimal(0))
+
     for raw_event in events:
         args = raw_event.get("args") or {}
         cat = str(raw_event.get("cat", "")).lower()

@@ -119,6 +119,7 @@ def test_a_second_model_predicts_the_same_of_recorded_traces(path: Path) -> None
     ignored = find_calls_by_profiler(ctx.events, ctx.tree, ctx.launches, calls)
     simulation = Simulation(path, keys(ctx, calls[ignored]))
     assert {wait.span.key for wait in simulation.waits} == keys(ctx, calls)
+
     graph = ctx.replay.graph
     unrecorded = [work.span.dur for work in simulation.works if not work.span.name]
     # The second model takes work that starts late outside of calls for a latency of its launch:
@@ -127,6 +128,7 @@ def test_a_second_model_predicts_the_same_of_recorded_traces(path: Path) -> None
     late_ns = int(graph.dur_ns[graph.may_be_lag].sum())
     allowed_ns = TOLERANCE * int(graph.time_ns.max(initial=0))
     assert hidden_ns - late_ns - allowed_ns <= sum(unrecorded) <= hidden_ns + allowed_ns
+
     allowed_ns += late_ns
     for removed, shorter in (
         (calls[:0], work[:0]),
@@ -161,9 +163,11 @@ def test_random_recordings_replay_exactly_and_their_paths_tile_them(
             column[column > np.iinfo(np.int64).min // 4] *= 3
         scaled = graph.replay(weights)
         np.testing.assert_array_equal(scaled[is_moment], 3 * graph.time_ns[is_moment])
+
     path, (starts, completed) = ctx.critical_path, ctx.replay.windows
     assert path.lengths_ns.sum() == (completed - starts).sum()
     np.testing.assert_array_equal(path.starts_ns[1:], path.ends_ns[:-1])
+
     unchanged = find_critical_path(ctx.replay, ctx.path_activity, ProgramChange())
     for name in ("starts_ns", "ends_ns", "kind", "row", "lane", "step"):
         np.testing.assert_array_equal(getattr(unchanged, name), getattr(path, name))
@@ -188,6 +192,7 @@ def test_removing_more_of_random_recordings_never_takes_longer(
         ProgramChange(calls=all_, scaled=((work, 0.0),)),
         ProgramChange(calls=all_, scaled=((work, 0.0), (host, 0.0))),
     ]
+
     for hidden in (False, True):
         lengths = [replay.length_ns(replay.replay(change, hidden=hidden)) for change in changes]
         assert lengths == sorted(lengths, reverse=True)

@@ -86,6 +86,7 @@ def test_removing_more_never_takes_longer(path: Path) -> None:
         ProgramChange(calls=calls, scaled=((work, 0.0),)),
         ProgramChange(calls=calls, scaled=((work, 0.0), (ctx.tree.rows.astype(np.intp), 0.0))),
     ]
+
     for hidden in (False, True):
         lengths = [replay.length_ns(replay.replay(change, hidden=hidden)) for change in changes]
         assert lengths[0] == replay.recorded_ns
@@ -115,19 +116,23 @@ def test_where_the_host_runs_ahead_the_steps_are_those_of_the_device(tmp_path: P
             for _ in range(4):
                 b.launch("aten::mm", kernel="gemm", host_ns=20_000, device_ns=50_000)
     ctx = Context(trace=load_trace(b.write(tmp_path / "t.json")))
+
     starts, ends = ctx.replay.windows
     assert ctx.replay.is_device_bound
     np.testing.assert_array_equal(ends[1:] - starts[1:], 200_000)
     np.testing.assert_array_equal(starts[1:], ends[:-1])
+
     breakdown = summarize(ctx).breakdown
     assert breakdown is not None
     assert breakdown.host_per_step_ns == pytest.approx(80_000, rel=0.05)
     assert breakdown.per_step_ns == pytest.approx(200_000, rel=0.05)
+
     steps = summarize(ctx).steps
     assert [step.time_ns for step in steps] == (ends - starts).tolist()
     for step in steps:
         assert sum(part.ns for part in step.parts) == step.time_ns
         assert step.dur_ns == pytest.approx(80_000, rel=0.05)
+
     report = analyze(tmp_path / "t.json")
     assert headline(report).startswith("The GPU is busy 98% of each 204 µs step (")
     assert "80.0 µs on the host, which runs ahead" in headline(report)
@@ -142,8 +147,10 @@ def test_work_from_before_the_first_step_is_not_of_it(tmp_path: Path) -> None:
             for _ in range(4):
                 b.launch("aten::mm", kernel="gemm", host_ns=20_000, device_ns=50_000)
     ctx = Context(trace=load_trace(b.write(tmp_path / "t.json")))
+
     starts, ends = ctx.replay.windows
     np.testing.assert_array_equal(ends - starts, 200_000)
+
     # Nor is it with changes, which shorten it too.
     change = ProgramChange(scaled=((ctx.launches.work, 0.8),))
     starts, ends = ctx.replay.windows_at(ctx.replay.replay(change))

@@ -70,6 +70,7 @@ def test_the_free_bytes_of_each_requests_pool_are_found(
     if not b.to_dict()["device_traces"]:
         return
     requests = memory_of(b).driver_requests
+
     rows = zip(
         requests.n_bytes.tolist(),
         requests.needed_bytes.tolist(),
@@ -183,11 +184,13 @@ def test_a_region_has_its_peak_and_net_bytes() -> None:
                 b.free(b.alloc(40 * MIB))
                 kept.append(b.alloc(20 * MIB))
             b.free(b.alloc(16 * MIB))
+
     region_of = {
         annotated_region.name: annotated_region
         for annotated_region in find_annotated_regions(*_parts(b))
     }
     assert list(region_of) == ["forward", "step"] or list(region_of) == ["step", "forward"]
+
     # In the third one 12 MiB stand from before, 40 from the first two, and 40 and 20 come to it.
     # A block of 40 MiB is split, so that the next 20 come out of it.
     peak = (12 + 20 + 20 + 40) * MIB

@@ -46,6 +46,7 @@ class Run:
                 b.finish(9)
             elif kind == 9:
                 b.empty_cache()
+
         self.moments.append(b.moment())
 
 
@@ -98,6 +99,7 @@ def _agrees(memory: DeviceMemory, moment: Moment) -> None:
         told = tuple((f.file, f.line, f.function) for f in lines.stacks.of(stack))
         # Of what came before the history and is gone only the end was seen.
         assert told == (() if is_before_recording else frames)
+
     assert int(memory.replay.reserved_bytes[place]) == moment.reserved_bytes
     assert int(memory.segment_map_at(memory.replay.end).free_bytes.sum()) >= 0
 
@@ -174,6 +176,7 @@ def test_free_blocks_are_reconstructed(program: list[tuple[int, int]]) -> None:
     for kind, choice in program:
         exact = [place for place, size in enumerate(SIZES) if size % 512 == 0]
         run.act(kind, exact[choice % len(exact)] if kind <= 3 else choice)
+
     for memory in memories(run.b):
         for moment in run.moments:
             layout = memory.segment_map_at(moment.n_entries)
@@ -246,8 +249,10 @@ def test_every_snapshot_format_has_the_same_memory(tmp_path: Path, layout: Layou
     b.device = 1
     with b.frame("other.py", 4, "main"):
         b.alloc(5)
+
     snapshot = load(b.write(tmp_path / "s.pickle.gz", layout))
     assert isinstance(snapshot, MemorySnapshot)
+
     first, second = Context(snapshot=snapshot).device_memories
     b.device = 0
     truth = b.moment()
@@ -256,6 +261,7 @@ def test_every_snapshot_format_has_the_same_memory(tmp_path: Path, layout: Layou
         block[:2] for block in truth.blocks
     ]
     assert int(live.n_bytes.sum()) == truth.active_bytes
+
     # Before torch 2.0 an allocation is told by the history of its block.
     told = {first.lines.location(line).place for line in first.lines.of(live.stack).tolist()}
     assert told == {"train.py:3"}

@@ -149,6 +149,7 @@ def active_by_hand(path: Path) -> Counter[tuple[int, tuple[Site, ...]]]:
     """Active bytes by device and Python frames, from torch's own lists and dictionaries."""
     data: Any = pickle.loads(gzip.decompress(path.read_bytes()))  # noqa: S301  (of the corpus)
     bytes_by_stack: Counter[tuple[int, tuple[Site, ...]]] = Counter()
+
     for segment in data if isinstance(data, list) else data["segments"]:
         for block in segment["blocks"]:
             if not block["state"].startswith("active"):
@@ -161,6 +162,7 @@ def active_by_hand(path: Path) -> Counter[tuple[int, tuple[Site, ...]]]:
                 if frame["filename"].endswith(".py") or frame["filename"].startswith("<")
             )
             bytes_by_stack[segment["device"], python] += block["size"]
+
     return bytes_by_stack
 
 

@@ -51,6 +51,7 @@ def test_pairs_agree_with_a_dictionary(moves: list[tuple[int, int]]) -> None:
         else:
             earlier += 1
     allocation_rows = pair_allocations(table(moves))
+
     by_alloc = dict(zip(allocation_rows.alloc.tolist(), allocation_rows.free.tolist(), strict=True))
     assert {at: end for at, end in by_alloc.items() if end >= 0} == freed
     assert sorted(at for at, end in by_alloc.items() if end < 0) == sorted(live.values())

@@ -42,6 +42,7 @@ def test_only_allocations_of_steps_without_a_free_count(tmp_path: Path) -> None:
         b.alloc(4_000, device=None)
         b.compute("aten::mm", 1_000)
     ctx = Context(load(b.write(tmp_path / "t.json")))
+
     kept = unfreed_in_steps(ctx.allocations, ctx.steps)
     assert kept.n_bytes.tolist() == [3_000, 4_000]
     assert kept.bytes_by_step(2).tolist() == [3_000, 4_000]
@@ -66,6 +67,7 @@ def test_the_innermost_running_event_of_the_thread_is_found(tmp_path: Path) -> N
     b.alloc(5)
     ctx = Context(load(b.write(tmp_path / "t.json")))
     memory = ctx.trace.memory
+
     rows = find_rows_open_at(ctx.events, ctx.tree, memory.lane, memory.ts_ns).tolist()
     assert ["" if row < 0 else ctx.events.name_of(row) for row in rows] == [
         "train.py(1): main",

@@ -39,6 +39,7 @@ def test_the_peak_is_the_highest_level_of_what_the_window_allocated(
             level[device] = level.get(device, 0) + (size << 10)
         highest = {of: max(highest.get(of, 0), n) for of, n in level.items()}
     allocations = pair_allocations(load_trace(b.write(tmp_path / "t.json")).memory)
+
     peak_on = {peak.device: peak for peak in find_window_peaks(allocations)}
     assert {of: peak.n_bytes for of, peak in peak_on.items()} == {
         -1 if of is None else of: n for of, n in highest.items()

@@ -25,6 +25,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two traces in a folder, the second without the read, and a file outside of it."""
     outer = tmp_path_factory.mktemp("outer")
     root = outer / "root"
+
     for name, reads in (("slow", True), ("cured", False)):
         b = TraceBuilder(stacks=True)
         for _ in range(3):
@@ -36,6 +37,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 b.advance(200 * US)
         (root / name).mkdir(parents=True)
         b.write(root / name / f"{name}.pt.trace.json")
+
     (outer / "train.py").write_text("secret = 1\nsecret.item()\n")
     (outer / "outside.pt.trace.json").write_bytes((root / "slow/slow.pt.trace.json").read_bytes())
     (root / "link.pt.trace.json").symlink_to(outer / "outside.pt.trace.json")
@@ -112,6 +114,7 @@ def test_events_are_chosen_by_name_kind_and_time_the_longest_first(folder: Path)
     assert (every["n"], every["total_ns"]) == (3, 3 * 900 * US)
     durations = [row["dur_ns"] for row in asked(folder, "events", path=SLOW)["rows"]]
     assert durations == sorted(durations, reverse=True)
+
     second = asked(folder, "events", path=SLOW, name="gemm", start=1)
     assert [row["id"] for row in second["rows"]] == [row["id"] for row in every["rows"][1:]]
     middle = every["rows"][1]

@@ -30,14 +30,17 @@ def test_workers_find_planted_problems_and_their_lines(tmp_path: Path) -> None:
         "no:cacheprovider",
         "--profkit-save=k.json",
     )
+
     ended = start(folder, *command)
     assert ended.code == 1, ended.out
     assert "2 failed, 1 passed" in ended.out
+
     line = fixed[: fixed.index(end)].count("\n") + 1
     assert f"SYN001 item-sync at training.py:{line}" in ended.out
     assert "retained by `training.losses` (list)" in ended.out
     assert len(list((folder / "traces").iterdir())) == 2
     assert "Figures of 3 tests saved" in ended.out
+
     shutil.rmtree(folder / "traces")
     training.write_text(fixed)
     ended = start(folder, *command, "--profkit-compare=k.json")

@@ -114,8 +114,10 @@ def test_loading_it_imports_nothing(tmp_path: Path) -> None:
         "no:cacheprovider",
         PYTEST_DISABLE_PLUGIN_AUTOLOAD="" if not PLUGIN else "1",
     )
+
     assert ended.code == 0, ended.out
     assert "heavy: set()" in ended.out
+
     (loaded,) = [line for line in ended.out.splitlines() if line.startswith("profkit ")]
     assert set(loaded.split()) == {
         "profkit",
@@ -163,11 +165,14 @@ def test_reads(profkit_trace):
 """
     file = suite.pytester.path / "pyproject.toml"
     file.write_text(table.format("DAT", "min_calls"))
+
     result = suite.run(tests)
     assert (result.ret, suite.traces) == (4, [])
+
     result.stderr.fnmatch_lines(["*pyproject.toml: tool.profkit.thresholds.item-sync has an *"])
     file.write_text(table.format("DAT", "min_reads_count"))
     suite.run(tests).assert_outcomes(failed=1)
+
     file.write_text(table.format("DAT", "min_reads_count").replace("= 2", "= 20"))
     suite.run(tests).assert_outcomes(passed=1)
     file.write_text(table.format("item-sync", "min_reads_count"))
@@ -236,19 +241,23 @@ def test_a_baseline_is_saved_compared_and_enforced(suite: Suite) -> None:
     reads = "def test_train(): train(reads=True, n={})"
     arguments = ("--profkit", "--profkit-compare=kept.json")
     suite.run(train.format(2), "--profkit", "--profkit-save=kept.json").assert_outcomes(passed=1)
+
     before = figures(suite.pytester.path / "kept.json")["test_it.py::test_train"]
     assert (before["syncs"], before["peak"] > 0) == (0, True)
     shown = suite.run(reads.format(2), *arguments)
     shown.assert_outcomes(passed=1)
+
     # Without source lines, reads on a CPU are counted and no finding.
     shown.stdout.fnmatch_lines(["test_it.py::test_train *2 (was 0) *(=) *0"])
     failed = suite.run(
         reads.format(2), *arguments, "--profkit-fail=peak:5%", "--profkit-fail=syncs:0"
     )
     failed.assert_outcomes(failed=1)
+
     failed.stdout.fnmatch_lines(["Host-device syncs per step: 2, limit 0, baseline 0."])
     more = suite.run("def test_other(): train(True)", *arguments, "--profkit-fail=syncs:0")
     more.assert_outcomes(passed=1)
+
     more.stdout.fnmatch_lines(["1 limit of 1 test not compared: they are not in the baseline. *"])
     suite.run("def test_other(): train(True)", "--profkit", "--profkit-save=kept.json")
     saved = figures(suite.pytester.path / "kept.json")  # those of other tests stay
@@ -266,11 +275,14 @@ def test_marks_can_be_relative_to_the_file_of_the_configuration(suite: Suite) ->
 def test_train(n):
     (torch.ones(n) + 1).sum()
 """
+
     first = suite.run(text.format(1000, 1000), "--profkit-save=kept.json")
     first.assert_outcomes(passed=2)
+
     first.stdout.fnmatch_lines(["The 1 slowest of 2 recorded tests."])
     peak = figures(suite.pytester.path / "kept.json")["test_it.py::test_train[first]"]["peak"]
     assert 2 * 4 * 1000 <= peak < 3 * 4 * 1000  # two tensors of floats
+
     failed = suite.run(text.format(2000, 1100))
     failed.assert_outcomes(failed=1, passed=1)
     failed.stdout.fnmatch_lines(
@@ -295,7 +307,9 @@ def test_unnamed(): pass
 def test_rule(): pass
 """
     )
+
     result.assert_outcomes(errors=1)
+
     where = "test_it.py::test_{}: @pytest.mark.profkit"
     result.stdout.fnmatch_lines(
         [
@@ -498,6 +512,7 @@ def test_limits_of_syncs_and_growth_hold_together_for_steps_and_for_single_calls
         "no:cacheprovider",
         PYTEST_DISABLE_PLUGIN_AUTOLOAD="" if not PLUGIN else "1",
     )
+
     outcomes = dict(
         line.split(" ")[1::-1] for line in ended.out.splitlines() if line.startswith("FAILED ")
     )
@@ -531,6 +546,7 @@ def test_the_plugin_loads_without_what_only_recent_versions_of_pytest_have(tmp_p
         "        return super().__call__(function, hookwrapper, optionalhook, tryfirst, trylast)\n"
         "pytest.hookimpl = Marker('pytest')\n"
     )
+
     for older in ("reporter", "wrapper"):
         ended = start(
             tmp_path,

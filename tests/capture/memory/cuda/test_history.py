@@ -167,6 +167,7 @@ def test_a_dump_is_a_pickle_of_protocol_4_of_plain_data(cuda: FakeCuda, tmp_path
         argument for code, argument, _ in pickletools.genops(content) if code.name == "PROTO"
     ]
     assert protocols == [4]
+
     data: dict[str, Any] = pickle.loads(content)  # noqa: S301  (written a moment ago)
     assert next(entry["size"] for entry in data["device_traces"][0]) == 2048
     (driver,) = loaded(path).driver

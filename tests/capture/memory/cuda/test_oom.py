@@ -184,8 +184,10 @@ def test_on_a_gpu_the_program_ends_with_its_own_error_and_leaves_a_snapshot(tmp_
         text=True,
         check=False,
     )
+
     assert finished.returncode == 1
     assert "OutOfMemoryError" in finished.stderr.splitlines()[-1]
+
     (path,) = (tmp_path / "train").glob(f"*{history.SUFFIX}")
     report = profkit.analyze(path)
     assert report.summary.memory is not None

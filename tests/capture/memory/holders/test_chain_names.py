@@ -142,6 +142,7 @@ def test_every_chain_is_an_expression_that_evaluates_to_the_object(paths: list[l
     module = ModuleType("grown")
     module.__dict__["__builtins__"] = __builtins__
     sys.modules["grown"] = module
+
     try:
         target = torch.zeros(1)
         for number, path in enumerate(paths):

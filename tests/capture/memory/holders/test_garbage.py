@@ -270,6 +270,7 @@ def test_unreachable_objects_are_those_that_the_collector_frees(
         gc.garbage.clear()
     del roots
     gc.collect()
+
     assert unreachable == collected
 
 

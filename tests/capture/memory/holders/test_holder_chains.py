@@ -307,10 +307,12 @@ def test_a_holder_is_named_and_cutting_it_frees_the_object(world: World, name: s
     source, expected, (kind, container, length), cut = CASES[name]
     module = world(source)
     chains = of(module)
+
     hook = next((key for key in _hook_ids(module)), 0)
     assert [text(chain) for chain in chains] == [expected.replace("{id}", str(hook))]
     assert chains[0].kind == kind
     assert chains[0].container == container
+
     if length is not None:
         assert chains[0].container_len == length
     assert module.ref() is not None

@@ -371,6 +371,7 @@ def test_the_mean_block_of_what_grows_is_measured(
     assert after is not None
     expected = _bytes_within(kept[8_000:], {id("step"), id("loss"), id("name")})
     n_blocks = after.n_blocks - before.n_blocks
+
     gained = after.bytes - before.bytes + n_blocks * tracker.block_bytes
     assert gained == pytest.approx(expected, rel=0.1)
 

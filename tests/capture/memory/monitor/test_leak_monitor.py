@@ -584,6 +584,7 @@ def test_the_holder_is_that_of_most_tensors_and_not_only_of_the_sampled_one() ->
     sites.retain(lambda _: False)
     live.end()
     assert group[1] is not None
+
     assert inspected.stack[0][0] == __file__
     assert ".KEPT[" in "".join(inspected.chains[0].parts)
     assert len(in_use) == 5000

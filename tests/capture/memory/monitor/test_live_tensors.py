@@ -81,6 +81,7 @@ def test_objects_that_the_program_has_frozen_stay_frozen() -> None:
 def test_tracked_bytes_agree_with_a_scan_of_all_objects(live: LiveTensors) -> None:
     live.scan(1, full=True)
     kept: list[Tensor] = []
+
     for step in range(2, 30):
         kept.append(torch.zeros(step, dtype=torch.float64))
         if step % 7 == 0:
@@ -119,12 +120,14 @@ def test_what_existed_before_is_found_later_and_added_to_the_samples_so_far() ->
         for thing in gc.get_objects()
         if type(thing) is Tensor and thing.dtype == torch.float64
     }
+
     # All but the four tensors that were made after the first step.
     n_old = sum(everything.values()) - 4 * 800
     assert n_old >= 12_000
     assert [bytes_of(sample.amounts) for sample in series.samples] == [
         n_old + n * 800 for n in range(5)
     ]
+
     aged = [sum(amount.aged_n for amount in sample.amounts.values()) for sample in series.samples]
     assert aged[0] == aged[1] == 0
     assert aged[2] > 0

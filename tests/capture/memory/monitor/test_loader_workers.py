@@ -44,6 +44,7 @@ def works(pipe: Any, samples: list[bytes], name: str) -> None:  # noqa: ANN401
     gc.disable()
     kept: list[Any] = []
     pipe.send("ready")
+
     for what, first in iter(pipe.recv, None):
         if what == "read":
             for sample in samples[first : first + PER_STEP]:
@@ -193,6 +194,7 @@ def freed() -> Iterator[None]:
 def test_allocations_in_freed_memory_do_not_count_as_copies(start: Start) -> None:
     """A shared page is replaced, as by a copy."""
     heap = Heap()
+
     assert (heap.free_bytes() or 0) >= N_PIECES * (PIECE - KIB)
     workers, pipe = Workers(heap), start()
     (process,) = multiprocessing.active_children()

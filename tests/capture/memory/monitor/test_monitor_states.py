@@ -119,6 +119,7 @@ def test_every_event_in_every_state_has_one_action_or_cannot_happen() -> None:
         assert transitions[phase] == PHASES[phase] | also, phase
         assert ends <= possible[phase]
         assert (len(possible[phase]) == len(get_args(MonitorEvent))) == (phase in OVER)
+
     assert actions == set(Action)
 
 
@@ -237,6 +238,7 @@ def test_growth_is_inspected_after_its_sites_were_sampled() -> None:
     for event, expected in outcomes:
         state, action = next_action(state, event)
         assert action is expected
+
     assert (state.phase, state.inspect_from) == (Phase.WATCHING, 6 + 12)
 
 

@@ -108,6 +108,7 @@ def test_every_short_sequence_of_steps_and_frees_has_one_leader_at_any_time() ->
                 phases.add((order.phase, after.phase))
                 waiting.append((after, frozenset(), n_before + 1))
             waiting.append((order, freed | {key}, n_before + 1))
+
     assert phases == {
         (OrderPhase.EMPTY, OrderPhase.FINDING),
         (OrderPhase.FINDING, OrderPhase.FINDING),
@@ -184,6 +185,7 @@ def test_every_phase_follows_from_those_that_the_table_has() -> None:
             after, _ = checked_step(order, key, freed)
             transitions.add((order.phase, after.phase))
             order = after
+
     assert transitions == {(before, after) for before, many in PHASES.items() for after in many}
 
 

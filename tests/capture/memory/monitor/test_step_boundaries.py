@@ -118,6 +118,7 @@ def test_a_more_reliable_source_of_steps_replaces_the_monitor(
         boundaries.step_ended("loader")
         boundaries.module_called(module, recorded=False)
     boundaries.step_ended("user")
+
     sources = [(monitor.source, monitor.n, monitor.discarded) for monitor in monitors]
     assert sources == [
         ("module", 2, True),

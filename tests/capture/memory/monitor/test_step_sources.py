@@ -58,11 +58,13 @@ def test_every_event_in_every_state_has_one_action() -> None:
     seen = set()
     sources: list[StepSource | None] = [None, *ORDER]
     counts = (0, 2, 3, 5, 6, MODULE_CALLS_BEFORE_STEP - 1, MODULE_CALLS_BEFORE_STEP)
+
     for used, n_module, n_loader in itertools.product(sources, counts, counts):
         state = SourceState(used, n_module, n_loader)
         for source, awaits, anew in itertools.product(ORDER, (False, True), (False, True)):
             _, action = checked_action(state, source, awaits=awaits, anew=anew)
             seen.add((used, source, action))
+
     for used, source in itertools.product(sources, ORDER):
         actions = {action for u, s, action in seen if (u, s) == (used, source)}
         if used == source:

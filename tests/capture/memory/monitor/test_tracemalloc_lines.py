@@ -54,6 +54,7 @@ def test_bytes_that_stay_alive_are_counted_by_line() -> None:
     with lines.paused():
         pass
     lines.end()
+
     assert 500_000 <= bytes_of(lines, "# stays") - bytes_of(lines, "# stays too") < 510_000
     assert 100_000 <= bytes_of(lines, "# stays too") < 110_000
     assert bytes_of(lines, "# goes") < 20_000
@@ -110,19 +111,23 @@ def test_a_program_that_uses_tracemalloc_finds_it_as_without_profkit(use: str) -
     functions = {name: getattr(tracemalloc, name) for name in dir(tracemalloc)}
     tracing = OwnTracing()
     assert tracing.begin(4)
+
     kept = bytes(10_000)
     for thing in (kept, torch.zeros(3), OwnTracing()):
         traceback = tracing.traceback_of(thing)
         assert traceback is not None
         assert traceback[-1].filename in {__file__, OwnTracing.__init__.__code__.co_filename}
     assert sum(n_bytes for _, n_bytes in tracing.statistics()) > 10_000
+
     with contextlib.suppress(RuntimeError):
         getattr(tracemalloc, use)(*[7] * (use == "start"))
     assert not tracing.is_on
     assert {name: getattr(tracemalloc, name) for name in dir(tracemalloc)} == functions
+
     tracing.end()
     assert tracemalloc.is_tracing() == (use == "start")
     assert tracing.begin(4) == (use != "start")
+
     tracing.end()
     assert (tracing.statistics(), tracing.traceback_of(kept), tracing.own_bytes()) == ([], None, 0)
     if use == "start":

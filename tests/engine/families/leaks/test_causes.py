@@ -155,9 +155,11 @@ def test_leaks_of_one_holder_are_merged() -> None:
     builder = LiveBuilder(n_samples=1)
     for leak in (small, large, apart, nobody, replace(nobody)):
         builder.add(leak)
+
     groups = find_leaks(Context(live=builder.build()), "growing-container")
     assert groups[:2] == [(apart,), (large, small)]
     assert groups[2:] == [(nobody,), (nobody,)]
+
     merged = merge_leaks(groups[1])
     assert (merged.per_step_bytes, merged.n, merged.first_step, merged.last_step) == (
         10 * KIB,

@@ -113,6 +113,7 @@ def test_blocks_from_before_a_truncated_history_are_initial_requests() -> None:
     b.alloc(25 * MIB, stream=3)
     b.finish(7)
     b.free(small)
+
     requests_made = requests(b)
     assert done(requests_made) == [
         ("FREE", 30),

@@ -59,6 +59,7 @@ def test_the_settings_of_a_snapshot_are_parsed() -> None:
             "roundup_power2_divisions": "1:0 2:0 4:8 8:2 16:2",
         }
     )
+
     assert settings == AllocatorSettings(
         max_split_bytes=64 * MIB,
         expandable=True,

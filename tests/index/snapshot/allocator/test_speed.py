@@ -28,6 +28,7 @@ def made_up(n: int) -> Requests:
     chance = np.random.default_rng(1)
     live: list[int] = []
     kind, which = [], []
+
     for request in range(n):
         kind.append(int(RequestKind.ALLOC))
         which.append(request)
@@ -35,6 +36,7 @@ def made_up(n: int) -> Requests:
         if len(live) > N_LIVE:
             kind.append(int(RequestKind.FREE))
             which.append(live.pop(int(chance.integers(len(live)))))
+
     return Requests(
         n_bytes=chance.integers(1, 40 << 20, n),
         stream=np.zeros(n, dtype=np.int64),

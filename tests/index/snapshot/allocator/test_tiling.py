@@ -64,6 +64,7 @@ def test_blocks_tile_segments_without_overlap(
     small, large = made.pool(0, is_small=True), made.pool(0, is_small=False)
     live: dict[Block, int] = {}
     waiting = made.waiting
+
     for number, (what, choice) in enumerate(program):
         if what == "alloc":
             n_bytes = SIZES[choice % len(SIZES)]
@@ -95,11 +96,13 @@ def _holds_together(
 ) -> None:
     used = [*live, *waiting]
     assert all(block.n_bytes >= n_bytes for block, n_bytes in live.items())
+
     # What is reserved is in use or free, and it is what came from the driver.
     total = sum(block.n_bytes for block in (*used, *free))
     assert total == made.reserved_bytes == sum(n_bytes for _, n_bytes, _ in made.changes)
     assert made.capacity_bytes is None or made.reserved_bytes <= made.capacity_bytes
     assert not any(block.is_free for block in used)
+
     for block in (*used, *free):
         parts = list(chain(block))
         for part, following in pairwise(parts):
