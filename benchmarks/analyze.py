@@ -28,7 +28,7 @@ from typing import Final
 from isal import igzip
 
 from benchmarks.figures import compared
-from benchmarks.load import ROOT, TRACES, MemoryMonitor, repeated
+from benchmarks.load import ROOT, TRACES, MemoryMonitor, repeat_events
 from benchmarks.perfetto import trace_processor
 
 BARE: Final = "msgspec"
@@ -184,7 +184,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder, "repeated.pt.trace.json")
             with path.open("wb") as file:
-                file.writelines(repeated(trace, size * 1_000_000))
+                file.writelines(repeat_events(trace, size * 1_000_000))
             compare(path, options.peers if size <= options.peers_mb else None)
 
 

@@ -22,7 +22,7 @@ from isal import igzip
 
 from benchmarks.analyze import Run, run
 from benchmarks.figures import compared
-from benchmarks.load import TRACES, repeated
+from benchmarks.load import TRACES, repeat_events
 
 TARGET_FIRST: Final = 1.05
 TARGET_SECOND_S: Final = 1.2
@@ -43,12 +43,12 @@ def shown(name: str, runs: list[Run], base_s: float) -> float:
     return median_s
 
 
-def large(trace: bytes, megabytes: int, rounds: int) -> None:
+def compare_large(trace: bytes, megabytes: int, rounds: int) -> None:
     """Compare analyses of a large trace."""
     with tempfile.TemporaryDirectory() as folder:
         path, cache = Path(folder, "repeated.pt.trace.json"), Path(folder, "cache")
         with path.open("wb") as file:
-            file.writelines(repeated(trace, megabytes * 1_000_000))
+            file.writelines(repeat_events(trace, megabytes * 1_000_000))
         os.environ["PROFKIT_CACHE"] = str(cache)
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # as all of these processes have it
         command = ["-m", "profkit", "analyze", str(path), "-o", os.devnull]
@@ -115,12 +115,12 @@ def large(trace: bytes, megabytes: int, rounds: int) -> None:
             compared(f"{megabytes} MB: {name}, processor time", other_s, "s", TARGET_OTHER_S)
 
 
-def small(trace: bytes) -> None:
+def compare_small(trace: bytes) -> None:
     """Compare the fixed costs of commands."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "small.pt.trace.json")
         with path.open("wb") as file:
-            file.writelines(repeated(trace, 1_000_000))
+            file.writelines(repeat_events(trace, 1_000_000))
         commands = {
             "python": ["-c", "pass"],
             "import numpy": ["-c", "import numpy"],
@@ -151,9 +151,9 @@ def main() -> None:
     options = parser.parse_args()
     source = max(TRACES.glob("*/*.pt.trace.json.gz"), key=lambda path: path.stat().st_size)
     trace = igzip.decompress(source.read_bytes())
-    small(trace)
+    compare_small(trace)
     for megabytes in options.mb:
-        large(trace, megabytes, options.rounds)
+        compare_large(trace, megabytes, options.rounds)
 
 
 if __name__ == "__main__":

@@ -31,7 +31,7 @@ TARGET = 1.02
 Step = Callable[[], None]
 
 
-def transformer_step(device: str) -> Step:
+def build_transformer_step(device: str) -> Step:
     """A training step of a small transformer that ends with a device synchronization."""
     torch.manual_seed(0)
     layer = torch.nn.TransformerEncoderLayer(64, 4, 128, batch_first=True)
@@ -106,7 +106,7 @@ def to_file(step: Step, folder: str) -> tuple[float, float]:
     return bare, time.perf_counter() - began
 
 
-def loop_stop(step: Step, folder: str) -> tuple[float, float]:
+def measure_loop_stop(step: Step, folder: str) -> tuple[float, float]:
     """Seconds for which ``step()`` at the end of a window stops the loop, with torch and profkit.
 
     It is the longest of the calls. Both write a compressed file in it.
@@ -136,14 +136,14 @@ def loop_stop(step: Step, folder: str) -> tuple[float, float]:
     return bare, ours
 
 
-def measured(device: str, rounds: int) -> dict[str, dict[str, float]]:
+def measure(device: str, rounds: int) -> dict[str, dict[str, float]]:
     """Medians in milliseconds, each by profiler.
 
     Returns:
         ``step_ms``: of a step; ``to_file_ms``: from the end of a block to its file;
         ``loop_stop_ms``: for which the end of a window stops the loop.
     """
-    step = transformer_step(device)
+    step = build_transformer_step(device)
     timed(step, nothing)
     lengths: dict[str, list[float]] = {}
 
@@ -154,7 +154,7 @@ def measured(device: str, rounds: int) -> dict[str, dict[str, float]]:
             lengths.setdefault("profkit.trace", []).extend(under_profkit(step, folder))
             lengths.setdefault("torch.profiler, stacks", []).extend(under_torch(step, stacks=True))
         files = [to_file(step, folder) for _ in range(rounds)]
-        stops = [loop_stop(step, folder) for _ in range(rounds)]
+        stops = [measure_loop_stop(step, folder) for _ in range(rounds)]
 
     return {
         "step_ms": {name: statistics.median(taken) * 1e3 for name, taken in lengths.items()},
@@ -177,7 +177,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures as JSON")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    figures = measured(options.device, options.rounds)
+    figures = measure(options.device, options.rounds)
     step_ms = figures["step_ms"]
     for name, ms in step_ms.items():
         print(f"{name:<24} {ms:7.3f} ms per step {ms / step_ms['no profiler']:.2f} x no profiler")

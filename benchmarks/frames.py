@@ -19,7 +19,7 @@ from typing import Final
 from playwright.sync_api import sync_playwright
 
 from benchmarks.figures import compared
-from benchmarks.render import browser_path, gpu_training, written
+from benchmarks.render import browser_path, build_gpu_training, written
 from profkit.api import render, study
 
 SHARES: Final = (0.0, 0.9, 0.5, 0.1, 0.02, 0.001)
@@ -125,7 +125,7 @@ def main() -> None:
         measure(options.page.resolve(), options.width)
         return
     with tempfile.TemporaryDirectory() as folder:
-        studied = study(written(gpu_training(), options.events, Path(folder)))
+        studied = study(written(build_gpu_training(), options.events, Path(folder)))
         page = Path(folder) / "page.html"
         page.write_bytes(render(studied.report, "html", recording=studied.recording))
         measure(page, options.width)

@@ -41,7 +41,7 @@ def switched_off() -> dict[str, float]:
     return figures
 
 
-def idle() -> dict[str, float]:
+def measure_idle_traces() -> dict[str, float]:
     """Times after the limit of a name is reached, and without a device."""
     import torch
 
@@ -81,7 +81,7 @@ def main() -> None:
         subprocess.run(
             [sys.executable, "-m", "benchmarks.idle_trace", "off"], env=environment, check=True
         )
-        figures = idle()
+        figures = measure_idle_traces()
     for name, ns in figures.items():
         compared(name, ns, "ns", TARGET_NS)
 

@@ -110,7 +110,7 @@ class MemoryMonitor(threading.Thread):
             self.peak_bytes = max(self.peak_bytes, self.current_bytes())
 
 
-def repeated(trace: bytes, n_bytes: int, vary: random.Random | None = None) -> Iterator[bytes]:
+def repeat_events(trace: bytes, n_bytes: int, vary: random.Random | None = None) -> Iterator[bytes]:
     """Yield a trace's text with its events repeated, in pieces, until it has a given size.
 
     In each repetition the events are later and have new ids.
@@ -134,7 +134,7 @@ def repeated(trace: bytes, n_bytes: int, vary: random.Random | None = None) -> I
     written, turn = len(head), 0
 
     while written < n_bytes:
-        again = events if vary is None else _varied(events, vary)
+        again = events if vary is None else _rescale_intervals(events, vary)
         moved = (_moved(event, turn, turn * span_us) for event in again)
         piece = ",\n".join(json.dumps(event, indent=1) for event in moved).encode()
         piece = (b",\n" if turn else b"") + piece
@@ -145,7 +145,7 @@ def repeated(trace: bytes, n_bytes: int, vary: random.Random | None = None) -> I
     yield b"]}"
 
 
-def _varied(events: list[dict[str, Any]], vary: random.Random) -> list[dict[str, Any]]:
+def _rescale_intervals(events: list[dict[str, Any]], vary: random.Random) -> list[dict[str, Any]]:
     """The events with randomly scaled intervals, ending no later than before."""
     timed = [event for event in events if "ts" in event]
     ends = [event["ts"] + event.get("dur", 0) for event in timed]
@@ -180,7 +180,7 @@ def _moved(event: dict[str, Any], turn: int, shift_us: float) -> dict[str, Any]:
     return moved
 
 
-def once(path: Path, statement: str) -> tuple[float, int]:
+def load_once(path: Path, statement: str) -> tuple[float, int]:
     """Load a file in a process of its own: wall time in seconds, growth of memory in bytes."""
     command = [sys.executable, "-c", _PROCESS, str(path), statement]
     with subprocess.Popen(
@@ -202,7 +202,7 @@ def once(path: Path, statement: str) -> tuple[float, int]:
 
 def measured(path: Path, statement: str) -> tuple[float, int]:
     """The minimum of wall time in seconds and growth of memory in bytes, over all rounds."""
-    runs = [once(path, statement) for _ in range(ROUNDS)]
+    runs = [load_once(path, statement) for _ in range(ROUNDS)]
     return min(run[0] for run in runs), min(run[1] for run in runs)
 
 
@@ -235,7 +235,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         plain, packed = Path(folder, "repeated.json"), Path(folder, "repeated.json.gz")
         with plain.open("wb") as file, igzip.open(packed, "wb") as zipped:
-            for piece in repeated(trace, options.mb * 1_000_000):
+            for piece in repeat_events(trace, options.mb * 1_000_000):
                 file.write(piece)
                 zipped.write(piece)
         n_bytes = plain.stat().st_size

@@ -101,11 +101,11 @@ class Run:
     report: dict[str, Any]
 
 
-def analyzed(path: Path) -> Run:
+def run_analysis(path: Path) -> Run:
     """Analyze a file or a folder in a process of its own."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder, "report.json")
-        run = measured(
+        run = run_measured(
             [
                 sys.executable,
                 "-m",
@@ -123,7 +123,7 @@ def analyzed(path: Path) -> Run:
         return replace(run, report=json.loads(out.read_bytes()))
 
 
-def measured(command: list[str], limit_s: int) -> Run:
+def run_measured(command: list[str], limit_s: int) -> Run:
     """Run a program.
 
     Raises:
@@ -162,7 +162,7 @@ def print_hta(python: str, job: Path) -> None:
         script.write_text(_HTA)
         files = [str(path) for path in sorted(job.iterdir())[:HTA_RANKS]]
         try:
-            run = measured([python, str(script), *files], HTA_S)
+            run = run_measured([python, str(script), *files], HTA_S)
         except subprocess.TimeoutExpired:
             print(f"HTA, {len(files)} ranks: not done in {HTA_S} s", flush=True)
         else:
@@ -177,7 +177,7 @@ def row(n_ranks: int, run: Run) -> str:
     )
 
 
-def trace_of_a_rank(n_bytes: int, world_size: int) -> bytes:
+def build_trace_of_a_rank(n_bytes: int, world_size: int) -> bytes:
     """The trace of rank 0, with steps until its text has about a given size."""
     world = {"pg_name": "0", "pg_desc": "default_pg", "ranks": list(range(world_size))}
     head = {"distributedInfo": {"rank": 0, "world_size": world_size, "pg_config": [world]}}
@@ -223,7 +223,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             job = Path(folder, "job")
             job.mkdir()
-            text = trace_of_a_rank(mb * 1_000_000, n_ranks)
+            text = build_trace_of_a_rank(mb * 1_000_000, n_ranks)
             print(f"\n{n_ranks} ranks, each {len(text) / 1e6:.0f} MB of text")
             print(
                 f"{'ranks':>6} {'seconds':>8} {'cpu s':>7} {'cpu s/rank':>10} "
@@ -237,7 +237,7 @@ def main() -> None:
                 n = rank + 1
                 if n not in {1, n_ranks // 4, n_ranks // 2, n_ranks}:
                     continue
-                run = runs[n] = analyzed(job if n > 1 else target)
+                run = runs[n] = run_analysis(job if n > 1 else target)
                 collectives = run.report.get("collectives") or {}
                 print(f"{row(n, run)} {collectives.get('matched_share', 0):8.0%}", flush=True)
             if options.hta:

@@ -25,7 +25,7 @@ from typing import Any, Final
 from isal import igzip
 
 from benchmarks.figures import compared
-from benchmarks.load import TRACES, repeated
+from benchmarks.load import TRACES, repeat_events
 from profkit.api import AnalysisResult, render, study
 from profkit.present.timeline import build_timeline
 from profkit.testing import TraceBuilder
@@ -66,7 +66,7 @@ def seconds(work: Callable[[], Any]) -> float:
     return min(times_s)
 
 
-def gpu_training() -> bytes:
+def build_gpu_training() -> bytes:
     """A trace of ten steps on a GPU: layers, modules, memory, two streams, copies, syncs."""
     b = TraceBuilder(stacks=True, memory=True)
     chance = random.Random(0)  # noqa: S311  (not cryptographic)
@@ -99,7 +99,7 @@ def written(trace: bytes, n_events: int, folder: Path) -> Path:
     wanted = n_events / n_once * len(trace)
     with path.open("wb") as file:
         n_written = 0
-        for piece in repeated(trace, int(4 * wanted), random.Random(0)):  # noqa: S311  (not cryptographic)
+        for piece in repeat_events(trace, int(4 * wanted), random.Random(0)):  # noqa: S311  (not cryptographic)
             file.write(piece)
             n_written += len(COMPLETE.findall(piece))
             if n_written >= n_events:
@@ -118,7 +118,7 @@ Seen = tuple[float, float, float]
 """Seconds until the first paint, until a page is loaded, and until all of it is drawn."""
 
 
-def opened(pages: Sequence[Path]) -> list[Seen]:
+def open_pages(pages: Sequence[Path]) -> list[Seen]:
     """How fast pages open, the best of three each; empty without a browser."""
     executable = browser_path()
     if executable is None:
@@ -155,7 +155,7 @@ def measure_small(pattern: str, folder: Path) -> None:
         pages.append(page)
 
     drawn_s = []
-    for page, times in zip_longest(pages, opened(pages)):
+    for page, times in zip_longest(pages, open_pages(pages)):
         print(f"{page.stem:>24} {page.stat().st_size / 1e3:9.0f} {_shown(times)}")
         drawn_s += [] if times is None else [times[-1]]
     largest = max(page.stat().st_size for page in pages)
@@ -181,7 +181,7 @@ def measure(path: Path, folder: Path) -> None:
     page = folder / "page.html"
     page.write_bytes(render(report, "html", recording=recording))
     n_bytes = page.stat().st_size
-    seen = next(iter(opened([page])), None)
+    seen = next(iter(open_pages([page])), None)
     times = f"{analysis_s:9.2f} {json_s:7.3f} {timeline_s:9.2f} {html_s:7.2f}"
     ratios = f"{html_s / analysis_s:10.2f} {html_s / json_s:7.0f}"
     print(
@@ -220,7 +220,10 @@ def main() -> None:
     columns += [("x json", 7), ("MB", 7), ("painted", 8), ("loaded", 8), ("drawn", 8)]
     print(f"{'events':>9}", *(f"{name:>{width}}" for name, width in columns))
 
-    for program, text in (("recorded, on the CPU", trace), ("made, on a GPU", gpu_training())):
+    for program, text in (
+        ("recorded, on the CPU", trace),
+        ("made, on a GPU", build_gpu_training()),
+    ):
         print(program)
         for n_events in options.events:
             with tempfile.TemporaryDirectory() as folder:

@@ -36,7 +36,7 @@ MEAN_LIVE: Final = 400
 PAGE_BYTES: Final = 512
 
 
-def synthetic_snapshot(n_events: int, n_frames: int) -> dict[str, Any]:
+def build_snapshot(n_events: int, n_frames: int) -> dict[str, Any]:
     """A snapshot with ``n_events`` history entries, and ``n_frames`` frames per stack."""
     chance = random.Random(1)  # noqa: S311  (not cryptographic)
     frames = [
@@ -142,7 +142,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder, "snapshot.pickle")
             with path.open("wb") as file:
-                pickle.dump(synthetic_snapshot(n_events, options.frames), file, protocol=4)
+                pickle.dump(build_snapshot(n_events, options.frames), file, protocol=4)
             compare(path, n_events)
 
 

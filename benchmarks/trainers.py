@@ -96,7 +96,7 @@ def loader(n_steps: int) -> Any:  # noqa: ANN401  (of tensors)
     return DataLoader(rows, BATCH)
 
 
-def lightning(n_steps: int, training: Training) -> None:
+def run_lightning(n_steps: int, training: Training) -> None:
     """Fit."""
     import lightning.pytorch as pl
 
@@ -130,7 +130,7 @@ def lightning(n_steps: int, training: Training) -> None:
     trainer.fit(Module(), loader(n_steps))
 
 
-def huggingface(n_steps: int, training: Training) -> None:
+def run_huggingface(n_steps: int, training: Training) -> None:
     """Train."""
     from transformers import PrinterCallback, Trainer, TrainingArguments
 
@@ -164,7 +164,7 @@ def huggingface(n_steps: int, training: Training) -> None:
     trainer.train()
 
 
-def ignite(n_steps: int, training: Training) -> None:
+def run_ignite(n_steps: int, training: Training) -> None:
     """Run an engine."""
     from ignite.engine import Engine
 
@@ -184,7 +184,7 @@ def ignite(n_steps: int, training: Training) -> None:
     engine.run(loader(n_steps))
 
 
-def accelerate(n_steps: int, training: Training) -> None:
+def run_accelerate(n_steps: int, training: Training) -> None:
     """A loop."""
     from accelerate import Accelerator
 
@@ -230,7 +230,7 @@ def main() -> None:
 
     with tempfile.TemporaryDirectory() as folder:
         os.environ["PROFKIT_DIR"] = folder
-        for run in (lightning, huggingface, ignite, accelerate):
+        for run in (run_lightning, run_huggingface, run_ignite, run_accelerate):
             took = measured(run, options.steps, options.rounds)
             ratio = took["callback"] / took["trace"]
             results[run.__name__] = took | {"ratio": ratio}

@@ -95,7 +95,7 @@ class Run(NamedTuple):
     result: tuple[int, bytes]
 
 
-def spent(command: list[str], folder: Path) -> Run:
+def run_on_one_core(command: list[str], folder: Path) -> Run:
     """Run a command on one core in a folder."""
     stamps = folder / "stamps"
     stamps.unlink(missing_ok=True)
@@ -122,10 +122,10 @@ def spent(command: list[str], folder: Path) -> Run:
 
 def fastest(command: list[str], folder: Path, runs: int) -> Run:
     """The run that took least."""
-    return min((spent(command, folder) for _ in range(runs)), key=lambda run: run.total)
+    return min((run_on_one_core(command, folder) for _ in range(runs)), key=lambda run: run.total)
 
 
-def measured(program: Path, folder: Path, runs: int, longer: int = 1) -> Cost:
+def measure_costs(program: Path, folder: Path, runs: int, longer: int = 1) -> Cost:
     """The costs of one program.
 
     Args:
@@ -174,7 +174,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         for name in options.program or programs():
             (source,) = PROGRAMS.glob(f"{name}.*")
-            cost = measured(source, Path(folder), options.runs, options.longer)
+            cost = measure_costs(source, Path(folder), options.runs, options.longer)
             figures[name] = {**cost._asdict(), "ratio": cost.ratio}
             columns = "".join(f"{seconds:9.2f}" for seconds in cost)
             print(f"{name:20}{columns}{cost.ratio:9.2f}", flush=True)

@@ -76,7 +76,7 @@ class Mutant:
 
 
 @cache
-def _bases() -> tuple[tuple[str, Any], ...]:
+def _read_bases() -> tuple[tuple[str, Any], ...]:
     recorded = sorted(TRACES.glob("*/*.pt.trace.json.gz"))
     bases = [("trace", json.loads(gzip.decompress(path.read_bytes()))) for path in recorded]
     bases[0][1]["profkit"]["compiles"] = _COMPILES
@@ -96,12 +96,12 @@ def _bases() -> tuple[tuple[str, Any], ...]:
     return tuple(bases)
 
 
-def mutant(number: int) -> Mutant:
+def build_mutant(number: int) -> Mutant:
     """The mutant of a number."""
     rng = random.Random(number)  # noqa: S311  (not for secrets)
     kinds = ("trace",) * 7 + ("snapshot",) * 2 + ("memory", "report")
     kind = rng.choice(kinds)
-    tree = copy.deepcopy(rng.choice([tree for name, tree in _bases() if name == kind]))
+    tree = copy.deepcopy(rng.choice([tree for name, tree in _read_bases() if name == kind]))
     for _ in range(rng.choice((0, 1, 1, 1, 2, 3, 8))):
         tree = _changed(tree, rng)
 
@@ -182,7 +182,7 @@ def _shift(node: Any, key: Any, rng: random.Random, _: Any) -> None:  # noqa: AN
     elif isinstance(value, str):
         node[key] = rng.choice((value[: len(value) // 2], value * 3, value + "#7", value.upper()))
     else:
-        _lengths(node, key, rng, _)
+        _change_length(node, key, rng, _)
 
 
 def _remove(node: Any, key: Any, rng: random.Random, _: Any) -> None:  # noqa: ANN401
@@ -200,7 +200,7 @@ def _swap(node: Any, key: Any, rng: random.Random, paths: list[tuple[Any, Any]])
         return
 
 
-def _lengths(node: Any, key: Any, rng: random.Random, _: Any) -> None:  # noqa: ANN401
+def _change_length(node: Any, key: Any, rng: random.Random, _: Any) -> None:  # noqa: ANN401
     """Change a list, or the list that the value is in."""
     value = node[key] if isinstance(node[key], list) else node
     if not isinstance(value, list) or not value:
@@ -224,7 +224,7 @@ def _lengths(node: Any, key: Any, rng: random.Random, _: Any) -> None:  # noqa: 
         value[:] = [value[rng.randrange(n)]] * n
 
 
-_CHANGES: Final[tuple[_Change, ...]] = (_replace, _replace, _shift, _remove, _swap, _lengths)
+_CHANGES: Final[tuple[_Change, ...]] = (_replace, _replace, _shift, _remove, _swap, _change_length)
 
 
 def _damaged(data: bytes, rng: random.Random) -> bytes:

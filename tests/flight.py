@@ -13,7 +13,7 @@ TORCH_FRAMES = [
 ]  # fmt: skip
 
 
-def entry(seq: int, kind: str = "all_reduce", **given: Any) -> Entry:  # noqa: ANN401
+def build_entry(seq: int, kind: str = "all_reduce", **given: Any) -> Entry:  # noqa: ANN401
     """A call that NCCL has completed; by keyword, keys that differ, and ``line`` of train.py."""
     line = given.pop("line", None)
     frames = [*TORCH_FRAMES, {"filename": "/home/me/train.py", "line": line, "name": "step"}]
@@ -45,7 +45,7 @@ def entry(seq: int, kind: str = "all_reduce", **given: Any) -> Entry:  # noqa: A
 
 def waiting(seq: int, kind: str = "all_reduce", **given: Any) -> Entry:  # noqa: ANN401
     """A call that has started and not completed."""
-    return entry(seq, kind, state="started", retired=False, **given)
+    return build_entry(seq, kind, state="started", retired=False, **given)
 
 
 def dump(entries: list[Entry], ranks: str = "[0, 1, 2]") -> Entry:

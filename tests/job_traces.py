@@ -58,7 +58,7 @@ def write_job(folder: Path, n_ranks: int = 2, n_warm_ups: int = 0) -> Path:
     return folder
 
 
-def many_ranks(report: Report, n_ranks: int, n_steps: int) -> Report:
+def repeat_ranks(report: Report, n_ranks: int, n_steps: int) -> Report:
     """A report with copies of its ranks; those of rank 17 take a third longer without waiting."""
     generator = random.Random(0)  # noqa: S311  (no secret)
     assert report.lanes is not None

@@ -50,7 +50,7 @@ CORES_EACH: Final = 4
 MAX_AT_ONCE: Final = 4
 
 
-def arguments_of(words: list[str] | None) -> argparse.Namespace:
+def parse_arguments(words: list[str] | None) -> argparse.Namespace:
     """Parse the arguments.
 
     Args:
@@ -169,7 +169,7 @@ def main(words: list[str] | None = None) -> int:
     Returns:
         0 if every run succeeded, else 1.
     """
-    options = arguments_of(words)
+    options = parse_arguments(words)
     out = options.out or OUT
     table = TABLE if options.out is None else out / "truth.md"
     rows = Rows(out)

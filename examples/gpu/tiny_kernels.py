@@ -20,7 +20,7 @@ WIDTH = 64
 ROWS = 64
 
 
-def captured(both_passes: Callable[[], Tensor], network: nn.Module) -> Callable[[], Tensor]:
+def capture(both_passes: Callable[[], Tensor], network: nn.Module) -> Callable[[], Tensor]:
     """Both passes as one launch.
 
     A graph replays what was launched during its capture, with the same addresses. One-time work
@@ -66,7 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> float:
         return both_passes()
 
     by_graph = options.cured and measured.on_cuda(options)
-    passes = captured(both_passes, network) if by_graph else launched
+    passes = capture(both_passes, network) if by_graph else launched
     loss = torch.zeros(())
     for _ in measured.steps(options):
         loss = passes()

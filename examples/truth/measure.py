@@ -148,7 +148,7 @@ def measure(programs: Programs) -> tuple[Round, str]:
     return figures, cost["basis"]
 
 
-def measured(names: Sequence[str], minutes: float) -> list[Pair]:
+def measure_pairs(names: Sequence[str], minutes: float) -> list[Pair]:
     """Run pairs in turn until the time is up, each at least twice.
 
     Args:
@@ -213,7 +213,7 @@ def main(words: Sequence[str] | None = None) -> None:
         old = json.loads(MEASURED.read_text())["pairs"] if MEASURED.exists() else []
         pairs = {pair["program"]: pair for pair in old}
         before = os.getloadavg()[0]
-        for pair in measured(options.names or list(PROGRAMS), options.minutes):
+        for pair in measure_pairs(options.names or list(PROGRAMS), options.minutes):
             pairs[pair.program] = asdict(pair)
         facts = {
             "date": dt.datetime.now(dt.UTC).date().isoformat(),

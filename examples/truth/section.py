@@ -154,7 +154,7 @@ def quartiles(values: Sequence[float]) -> tuple[float, float]:
     return first, third
 
 
-def section(measured: Mapping[str, Any]) -> str:
+def write_section(measured: Mapping[str, Any]) -> str:
     """The section.
 
     Args:
@@ -186,10 +186,10 @@ def section(measured: Mapping[str, Any]) -> str:
             "these figures are provisional. Run `make truth` on an idle machine.\n"
         )
 
-    return "\n".join([_TEXT, where, _table(pairs), count])
+    return "\n".join([_TEXT, where, _write_table(pairs), count])
 
 
-def _table(pairs: Iterable[Pair]) -> str:
+def _write_table(pairs: Iterable[Pair]) -> str:
     head = [
         "program",
         "rule",
@@ -255,4 +255,4 @@ def _range(ends: Iterable[float]) -> str:
 
 def recorded() -> str:
     """The section on what is recorded."""
-    return section(json.loads(MEASURED.read_text(encoding="utf-8")))
+    return write_section(json.loads(MEASURED.read_text(encoding="utf-8")))

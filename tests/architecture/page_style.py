@@ -90,10 +90,15 @@ def is_dense(node: ast.FunctionDef | ast.AsyncFunctionDef, lines: list[str]) -> 
 
 
 def is_verbless(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
-    """Whether a function that is neither a property nor a context manager has a noun's name."""
+    """Whether a function that is neither a property nor a context manager has a noun's name.
+
+    The name of a test is a sentence, and that of a program's entry is its convention.
+    """
     if any(_NOUN_DECORATORS.search(ast.unparse(decorator)) for decorator in node.decorator_list):
         return False
-    return not node.name.startswith("__") and first_word(node.name) not in _VERBS
+    if node.name == "main" or node.name.startswith(("__", "test_")):
+        return False
+    return first_word(node.name) not in _VERBS
 
 
 def first_word(name: str) -> str:

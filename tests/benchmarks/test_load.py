@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from isal import igzip
 
-from benchmarks.load import ROOT, TRACES, repeated
+from benchmarks.load import ROOT, TRACES, repeat_events
 from tests.traces import load_trace
 
 pytestmark = pytest.mark.slow
@@ -21,7 +21,7 @@ def test_a_repeated_trace_has_the_given_size_and_a_multiple_of_the_events(
 ) -> None:
     text = igzip.decompress(TRACE.read_bytes())
     longer = tmp_path / "longer.json"
-    longer.write_bytes(b"".join(repeated(text, 3 * len(text))))
+    longer.write_bytes(b"".join(repeat_events(text, 3 * len(text))))
     assert longer.stat().st_size >= 3 * len(text)
     once, several = load_trace(TRACE).events, load_trace(longer).events
     assert len(several.ts_ns) % len(once.ts_ns) == 0
@@ -51,7 +51,7 @@ def test_the_benchmark_of_loading_prints_each_reader_and_the_targets() -> None:
 
 def test_a_repeated_trace_is_valid_json_with_ascending_times() -> None:
     text = igzip.decompress(TRACE.read_bytes())
-    events = json.loads(b"".join(repeated(text, 2 * len(text))))["traceEvents"]
+    events = json.loads(b"".join(repeat_events(text, 2 * len(text))))["traceEvents"]
     steps = [event["ts"] for event in events if event["name"].startswith("ProfilerStep#")]
     assert len(steps) >= 6
     assert steps == sorted(steps)

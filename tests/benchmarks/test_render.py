@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from isal import igzip
 
-from benchmarks.load import ROOT, TRACES, repeated
+from benchmarks.load import ROOT, TRACES, repeat_events
 from profkit.engine.context import Context
 from tests.traces import load_trace
 
@@ -22,7 +22,7 @@ TRACE = next(TRACES.glob("leak_cured/*.pt.trace.json.gz"))
 def test_randomly_scaled_repetitions_preserve_nesting(tmp_path: Path) -> None:
     text = igzip.decompress(TRACE.read_bytes())
     path = tmp_path / "longer.json"
-    path.write_bytes(b"".join(repeated(text, 3 * len(text), random.Random(0))))  # noqa: S311
+    path.write_bytes(b"".join(repeat_events(text, 3 * len(text), random.Random(0))))  # noqa: S311
     once, several = Context(trace=load_trace(TRACE)), Context(trace=load_trace(path))
     n = len(once.events)
     for turn in range(len(several.events) // n):

@@ -10,7 +10,7 @@ from profkit.model.report import Report
 from profkit.units import format_ns
 from tests import job_traces
 from tests.browser.pages import Opener, violations
-from tests.job_traces import LATE_NS, many_ranks
+from tests.job_traces import LATE_NS, repeat_ranks
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +87,7 @@ def test_the_timeline_marks_the_last_rank(opened: Opener, small: Path) -> None:
 
 def test_a_search_finds_the_lane_of_a_rank(opened: Opener, report: Report, tmp_path: Path) -> None:
     path = tmp_path / "many.html"
-    path.write_bytes(render(many_ranks(report, 200, 2), "html"))
+    path.write_bytes(render(repeat_ranks(report, 200, 2), "html"))
     page = drawn(opened(path, reduced_motion="reduce"))
     page.locator("#ranks-search").fill("rank 15")
     expect(page.locator("#ranks-found")).to_have_text("rank 15 · other")
@@ -103,7 +103,7 @@ def test_a_thousand_ranks_fit_the_page(
     opened: Opener, report: Report, tmp_path: Path, width: int
 ) -> None:
     path = tmp_path / "many.html"
-    path.write_bytes(render(many_ranks(report, 1000, 300), "html"))
+    path.write_bytes(render(repeat_ranks(report, 1000, 300), "html"))
     page = opened(path, viewport={"width": width, "height": 900})
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     assert page.locator("#ranks-heat td").count() <= 2_400

@@ -357,8 +357,8 @@ def test_axe_finds_no_serious_violation(
     opened: Opener, axe: str, recorded: Path, folder: Path, which: str, theme: str
 ) -> None:
     made = {
-        "gpu": reports.gpu_report,
-        "snapshot": reports.snapshot_report,
+        "gpu": reports.build_gpu_report,
+        "snapshot": reports.build_snapshot_report,
         "watched": reports.watched_report,
         "nothing": reports.empty_report,
     }
@@ -378,7 +378,7 @@ def test_hostile_names_are_only_text(opened: Opener, folder: Path) -> None:
     page = opened(path)
     page.on("dialog", lambda dialog: pytest.fail(f"a script ran: {dialog.message}"))
     for text in reports.HOSTILE:
-        path.write_bytes(render(reports.hostile_report(text), "html"))
+        path.write_bytes(render(reports.build_hostile_report(text), "html"))
         page.reload()
         assert page.locator("main script, main b b, main i b").count() == 0, text[:40]
         expect(page.locator("#kernels tbody tr")).to_have_count(1)
@@ -442,7 +442,10 @@ def test_a_narrow_window_does_not_scroll_sideways(opened: Opener, recorded: Path
 @pytest.fixture(scope="module")
 def joined(folder: Path) -> Path:
     """The page of two reports."""
-    products = [render(report, "html") for report in (reports.gpu_report(), reports.cpu_report())]
+    products = [
+        render(report, "html")
+        for report in (reports.build_gpu_report(), reports.build_cpu_report())
+    ]
     path = folder / "together.html"
     path.write_bytes(html.together(products))
     return path
@@ -469,7 +472,7 @@ def test_axe_finds_no_serious_violation_in_a_combined_page(
 
 
 def test_it_works_in_a_sandboxed_frame(opened: Opener, folder: Path) -> None:
-    inner = escape(render(reports.gpu_report(), "html").decode(), quote=True)
+    inner = escape(render(reports.build_gpu_report(), "html").decode(), quote=True)
     path = folder / "framed.html"
     # Without a charset the browser guesses one from what it has read first.
     frame_html = f'<iframe sandbox="allow-scripts" srcdoc="{inner}"></iframe>'
@@ -545,7 +548,7 @@ def test_tables_without_scripts_keep_their_names_readable_and_scroll_alone(
     opened: Opener, folder: Path, width: int
 ) -> None:
     path = folder / f"fragment-{width}.html"
-    path.write_bytes(render(reports.gpu_report(), "fragment", is_page=True))
+    path.write_bytes(render(reports.build_gpu_report(), "fragment", is_page=True))
     page = opened(path, viewport={"width": width, "height": 900})
     for details in page.locator("details").all():
         details.evaluate("each => { each.open = true; }")

@@ -12,7 +12,7 @@ from playwright.sync_api import Browser, Frame, FrameLocator, Page, expect
 from profkit.testing import TraceBuilder
 from profkit.units import format_ns
 from tests.browser.pages import Opener, violations
-from tests.tensorboard.recordings import GEMM_NS, STEPS, gpu_training, write_gpu_training
+from tests.tensorboard.recordings import GEMM_NS, STEPS, build_gpu_training, write_gpu_training
 from tests.tensorboard.server import TensorBoard, serving
 
 ROOT = Path(__file__).parents[2]
@@ -57,7 +57,7 @@ def logdir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     b.write(folder / "filled" / "host_8.17.pt.trace.json")
     (folder / "ranks").mkdir()
     for rank, reduce_ns in enumerate((100_000, 300_000)):
-        trace = gpu_training(rank=rank, reduce_ns=reduce_ns)
+        trace = build_gpu_training(rank=rank, reduce_ns=reduce_ns)
         trace.write(folder / "ranks" / f"host_{rank}_rank{rank}.17.pt.trace.json")
     (folder / HOSTILE).mkdir()
     (folder / HOSTILE / "bad.pt.trace.json").write_text("{broken")
@@ -266,7 +266,7 @@ def test_the_tab_has_tensorboards_theme_and_makes_no_other_request(
     assert [url for url in requests if not url.startswith(expected)] == []
 
 
-def existing_trace_view(page: Page, server: TensorBoard) -> Frame:
+def open_existing_trace_view(page: Page, server: TensorBoard) -> Frame:
     """The trace view of torch-tb-profiler with a trace, in a frame as on its own page."""
     server.loaded("gpu")
     (worker,) = server.ask("workers", run="gpu", view="Overview")
@@ -302,7 +302,7 @@ def test_the_existing_trace_view_draws_the_trace_if_its_script_is_available(
         "https://cdnjs.cloudflare.com/**/webcomponents.min.js",
         lambda route: route.fulfill(body=web_components, content_type="text/javascript"),
     )
-    frame = existing_trace_view(page, server)
+    frame = open_existing_trace_view(page, server)
     expect(frame.locator("body")).to_contain_text("Process 1000", timeout=60_000)
     expect(frame.locator("body")).not_to_contain_text("Import error")
     page.close()
@@ -316,7 +316,7 @@ def test_the_existing_trace_view_is_empty_without_internet_access(
     page.route("https://**", lambda route: route.abort())
     errors: list[str] = []
     page.on("pageerror", lambda error: errors.append(str(error)))
-    frame = existing_trace_view(page, server)
+    frame = open_existing_trace_view(page, server)
     page.wait_for_timeout(1_000)
     assert frame.locator("body").inner_text().strip() == ""
     assert errors == ["tr is not defined"]

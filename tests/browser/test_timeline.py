@@ -25,7 +25,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("pages")
 
 
-def program() -> TraceBuilder:
+def build_program() -> TraceBuilder:
     """Three steps with a kernel each, and one other kernel."""
     b = TraceBuilder(stacks=True)
     for turn in range(3):
@@ -49,7 +49,7 @@ def program() -> TraceBuilder:
 
 @pytest.fixture(scope="module")
 def studied(folder: Path) -> AnalysisResult:
-    return study(program().write(folder / "small.json"))
+    return study(build_program().write(folder / "small.json"))
 
 
 @pytest.fixture(scope="module")
@@ -578,7 +578,7 @@ def test_axe_finds_no_serious_violation_with_a_selection(page: Page, axe: str) -
         page.locator("#theme").click()
 
 
-def tiled(events: EventTable, n: int, rng: np.random.Generator) -> EventTable:
+def repeat_events(events: EventTable, n: int, rng: np.random.Generator) -> EventTable:
     """At least so many events: the same events repeated, on an uneven clock."""
     rounds = -(-n // len(events))
     span = int(events.end_ns.max() - events.ts_ns.min()) + 1_000
@@ -611,7 +611,7 @@ def large(folder: Path) -> Path:
     (source,) = (ROOT / "traces" / "starved_loader").glob("*.gz")
     result = study(source)
     trace = result.recording.context.trace
-    events = tiled(trace.events, N_MANY, np.random.default_rng(0))
+    events = repeat_events(trace.events, N_MANY, np.random.default_rng(0))
     ctx = Context(trace=replace(trace, events=events))
     path = folder / "large.html"
     recording = LoadedRecording(lambda: ctx, (str(source),))

@@ -26,7 +26,7 @@ def timed(*times_ms: float, device: str = "NVIDIA H100") -> Report:
         StepSummary(f"step {n}", 0, round(ms * MS), 5 * MS, 5 * MS, 0, 0, n_kernels=40, n_syncs=1)
         for n, ms in enumerate(times_ms)
     )
-    report = reports.gpu_report()
+    report = reports.build_gpu_report()
     source = replace(report.source, devices=(device,))
     return replace(report, source=source, summary=replace(report.summary, steps=steps))
 
@@ -193,7 +193,7 @@ def test_one_of_several_recordings_may_have_the_figure() -> None:
 
 
 def test_findings_by_severity_and_rule_against_those_of_the_baseline(tmp_path: Path) -> None:
-    report = reports.gpu_report()
+    report = reports.build_gpu_report()
     n = sum(finding.severity in {"warning", "error"} for finding in report.findings)
     assert n
     over = result(report, {"findings": "warning"})

@@ -29,7 +29,7 @@ def sync(line: int, file: str = "/work/train.py") -> Finding:
     return Finding("SYN001", "item-sync", "warning", "high", "t", "m", "f", (where,), cost=Cost(MS))
 
 
-def recorded(
+def build_report(
     commit: str | None,
     day: int,
     *times_ms: float,
@@ -43,7 +43,7 @@ def recorded(
         StepSummary(f"step {n}", 0, round(ms * MS), 5 * MS, 5 * MS, 0, 0, n_kernels=40, n_syncs=1)
         for n, ms in enumerate(times_ms)
     )
-    report = reports.gpu_report()
+    report = reports.build_gpu_report()
     source = replace(
         report.source,
         devices=(device,),
@@ -60,9 +60,9 @@ def recorded(
 def test_commits_are_in_order_of_time_and_runs_of_one_are_repeats() -> None:
     history = profkit.history(
         [
-            recorded("c", 3, 12.0, 12.0, 12.0),
-            *(recorded("a", 1, ms, ms, ms, path=f"{ms}.json") for ms in (10.0, 10.4, 10.1)),
-            recorded("b", 2, 11.0, 11.0, 11.0),
+            build_report("c", 3, 12.0, 12.0, 12.0),
+            *(build_report("a", 1, ms, ms, ms, path=f"{ms}.json") for ms in (10.0, 10.4, 10.1)),
+            build_report("b", 2, 11.0, 11.0, 11.0),
         ]
     )
     assert [entry.revision for entry in history.entries] == ["a" * 40, "b" * 40, "c" * 40]
@@ -77,10 +77,10 @@ def test_commits_are_in_order_of_time_and_runs_of_one_are_repeats() -> None:
 def test_another_device_is_another_line_and_another_torch_is_another_entry() -> None:
     history = profkit.history(
         [
-            recorded("a", 1, 10.0),
-            recorded("a", 1, 4.0, device="NVIDIA B200"),
-            recorded("b", 2, 9.0),
-            recorded("b", 2, 8.0, torch="2.14.0"),
+            build_report("a", 1, 10.0),
+            build_report("a", 1, 4.0, device="NVIDIA B200"),
+            build_report("b", 2, 9.0),
+            build_report("b", 2, 8.0, torch="2.14.0"),
         ]
     )
 
@@ -100,31 +100,31 @@ def test_another_device_is_another_line_and_another_torch_is_another_entry() -> 
 
 
 def test_a_step_time_that_differs_by_less_than_it_varies_has_not_changed() -> None:
-    noisy = [recorded("a", 1, ms) for ms in (10.0, 14.0, 12.0)]
-    later = [recorded("b", 2, ms) for ms in (8.0, 12.0, 10.0)]
+    noisy = [build_report("a", 1, ms) for ms in (10.0, 14.0, 12.0)]
+    later = [build_report("b", 2, ms) for ms in (8.0, 12.0, 10.0)]
     text = " ".join(profkit.render(profkit.history([*noisy, *later]), "text").decode().split())
     assert "Median step time is 10.0 ms at bbbbbbbbbb, within the noise of 12.0 ms at a" in text
     assert "less than" not in text
 
 
 def test_recordings_without_a_commit_are_entries_of_their_own() -> None:
-    history = profkit.history([recorded(None, 1, 10.0), recorded(None, 1, 10.0)])
+    history = profkit.history([build_report(None, 1, 10.0), build_report(None, 1, 10.0)])
     assert [entry.revision for entry in history.entries] == [None, None]
     assert "2023-11-15" in profkit.render(history, "md").decode()
 
 
 def test_a_finding_has_its_first_and_last_commit_and_the_one_that_fixed_it() -> None:
-    skipped = recorded("d", 4, 9.0)
+    skipped = build_report("d", 4, 9.0)
     skipped = replace(skipped, unchecked=(Unchecked("SYN001", "why", "how"),))
     history = profkit.history(
         [
-            recorded("a", 1, 9.0),
-            recorded("b", 2, 9.0, findings=(sync(10), sync(7, "/work/other.py"))),
-            recorded(
+            build_report("a", 1, 9.0),
+            build_report("b", 2, 9.0, findings=(sync(10), sync(7, "/work/other.py"))),
+            build_report(
                 "c", 3, 9.0, findings=(sync(14, "/elsewhere/train.py"),)
             ),  # its line has moved
             skipped,
-            recorded("e", 5, 9.0),
+            build_report("e", 5, 9.0),
         ]
     )
     finding_at = {
@@ -148,9 +148,9 @@ def test_findings_of_one_rule_in_one_function_are_all_kept() -> None:
     note = replace(sync(20), severity="note")
     history = profkit.history(
         [
-            recorded("a", 1, 9.0, findings=(sync(10), note)),
-            recorded("b", 2, 9.0, findings=(note, sync(12))),
-            recorded("c", 3, 9.0, findings=(sync(12),)),
+            build_report("a", 1, 9.0, findings=(sync(10), note)),
+            build_report("b", 2, 9.0, findings=(note, sync(12))),
+            build_report("c", 3, 9.0, findings=(sync(12),)),
         ]
     )
     changes = [(finding.severity, finding.n, finding.fixed) for finding in history.findings]
@@ -160,8 +160,8 @@ def test_findings_of_one_rule_in_one_function_are_all_kept() -> None:
 def test_a_finding_that_is_there_is_before_those_that_are_fixed() -> None:
     history = profkit.history(
         [
-            recorded("a", 1, 9.0, findings=(sync(7, "/work/other.py"),)),
-            recorded("b", 2, 9.0, findings=(sync(10),)),
+            build_report("a", 1, 9.0, findings=(sync(7, "/work/other.py"),)),
+            build_report("b", 2, 9.0, findings=(sync(10),)),
         ]
     )
     assert [finding.fixed for finding in history.findings] == [None, 1]
@@ -171,7 +171,7 @@ def test_a_finding_that_is_there_is_before_those_that_are_fixed() -> None:
 def test_programs_are_told_apart_by_the_folders_of_their_recordings() -> None:
     ns = START_NS
     paths = [f"traces/{name}/host_7.{ns}.pt.trace.json.gz" for name in ("train", "infer")]
-    history = profkit.history([recorded("a", 1, 9.0, path=path) for path in paths])
+    history = profkit.history([build_report("a", 1, 9.0, path=path) for path in paths])
     assert [entry.program for entry in history.entries] == ["train", "infer"]
     assert len({line.program for line in history.lines}) == 2
 
@@ -179,7 +179,7 @@ def test_programs_are_told_apart_by_the_folders_of_their_recordings() -> None:
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """Saved reports, and a file that is none."""
-    runs = [recorded("a", 1, 10.0), recorded("b", 2, 12.0, findings=(sync(10),))]
+    runs = [build_report("a", 1, 10.0), build_report("b", 2, 12.0, findings=(sync(10),))]
     for number, report in enumerate(runs):
         (tmp_path / f"{number}.json").write_bytes(profkit.render(report, "json"))
     (tmp_path / "baseline.json").write_text("{}")
@@ -245,8 +245,8 @@ def test_numbers_of_findings_and_large_changes_read_as_words() -> None:
     notes = tuple(replace(sync(line), severity="note") for line in (10, 20))
     history = profkit.history(
         [
-            recorded("a", 1, 1.0, 1.0, 1.0),
-            recorded("b", 2, 40.0, 40.0, 40.0, findings=notes),
+            build_report("a", 1, 1.0, 1.0, 1.0),
+            build_report("b", 2, 40.0, 40.0, 40.0, findings=notes),
         ]
     )
     text = profkit.render(history, "text").decode()

@@ -19,7 +19,7 @@ def dynamo(monkeypatch: pytest.MonkeyPatch, **attributes: object) -> None:
     monkeypatch.setitem(sys.modules, UTILS, SimpleNamespace(**attributes))
 
 
-def metric(**changes: object) -> SimpleNamespace:
+def build_metric(**changes: object) -> SimpleNamespace:
     """The record of one compilation in torch 2.13."""
     defaults: dict[str, object] = {
         "compile_id": "1/2",
@@ -64,7 +64,7 @@ def test_nothing_is_read_or_imported_in_a_program_that_does_not_compile(
 
 
 def test_every_field_of_a_recompilation_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    dynamo(monkeypatch, **only(metric()), counters={"frames": {"total": 1}})
+    dynamo(monkeypatch, **only(build_metric()), counters={"frames": {"total": 1}})
 
     assert compiling.has_compiled()
     record = compiles.read()
@@ -85,8 +85,8 @@ def test_every_field_of_a_recompilation_is_read(monkeypatch: pytest.MonkeyPatch)
 def test_a_first_compilation_is_no_recompilation_and_backward_passes_are_excluded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    first, backward = metric(recompile_reason=None), metric(is_forward=False)
-    dynamo(monkeypatch, **only(first, backward, metric(is_runtime=True)))
+    first, backward = build_metric(recompile_reason=None), build_metric(is_forward=False)
+    dynamo(monkeypatch, **only(first, backward, build_metric(is_runtime=True)))
     record = compiles.read()
     assert record is not None
     assert [(compilation.again, compilation.reason) for compilation in record.compiled] == [
@@ -131,7 +131,7 @@ def test_a_function_that_torch_generated_is_no_caller(monkeypatch: pytest.Monkey
         f"Line: 40, Name: torch_dynamo_resume_in_forward_at_40, Filename: {NET}",
         f"Line: 50, Name: helper, Filename: {NET}",
     ]
-    dynamo(monkeypatch, **only(metric(stack_trace=stack), metric(stack_trace=["odd"])))
+    dynamo(monkeypatch, **only(build_metric(stack_trace=stack), build_metric(stack_trace=["odd"])))
     record = compiles.read()
     assert record is not None
     assert [compilation.caller for compilation in record.compiled] == [(TRAIN, 12, "main"), None]
@@ -169,7 +169,13 @@ class Hostile:
 def test_an_unreadable_record_is_skipped_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    odd = [Hostile(), None, metric(co_firstlineno="x"), metric(stack_trace=[3]), metric()]
+    odd = [
+        Hostile(),
+        None,
+        build_metric(co_firstlineno="x"),
+        build_metric(stack_trace=[3]),
+        build_metric(),
+    ]
     breaks = [Hostile(), SimpleNamespace(reason=3, user_stack=None)]
     dynamo(
         monkeypatch,
@@ -186,7 +192,7 @@ def test_an_unreadable_record_is_skipped_alone(
 
 
 def test_the_number_and_length_of_entries_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
-    many = [metric(compile_id=f"{i}/0", recompile_reason="x" * 10**6) for i in range(1_000)]
+    many = [build_metric(compile_id=f"{i}/0", recompile_reason="x" * 10**6) for i in range(1_000)]
     breaks = [
         SimpleNamespace(reason="y" * 10**5, user_stack=[frame(NET, i, "forward")] * 50)
         for i in range(1_000)

@@ -153,7 +153,7 @@ class Job:
         return replace(self, ranks=(*self.ranks[:number], changed, *self.ranks[number + 1 :]))
 
 
-def later(job: Job) -> Iterator[Job]:
+def find_next_states(job: Job) -> Iterator[Job]:
     """Whatever may happen next: reading and acting are two events, as of real processes."""
     states = tuple(rank.state for rank in job.ranks)
 
@@ -170,11 +170,11 @@ def later(job: Job) -> Iterator[Job]:
         elif rank.view is None:
             yield job.with_rank(number, view=(states, job.n_reports > 0))
         else:
-            yield acted(job, number, is_late=False)
-            yield acted(job, number, is_late=True)
+            yield act(job, number, is_late=False)
+            yield act(job, number, is_late=True)
 
 
-def acted(job: Job, number: int, *, is_late: bool) -> Job:
+def act(job: Job, number: int, *, is_late: bool) -> Job:
     """A job after a rank has acted on what it has read, as ``job_end.end_rank`` does."""
     rank = job.ranks[number]
     assert rank.view is not None
@@ -206,7 +206,7 @@ def test_in_every_order_of_events_one_rank_reports_and_the_folder_is_removed(n: 
         job = to_do.pop()
         if all(rank.is_gone for rank in job.ranks):
             ends.append(job)
-        for successor in {*later(job)} - {job}:
+        for successor in {*find_next_states(job)} - {job}:
             if successor not in came_from:
                 to_do.append(successor)
             came_from.setdefault(successor, set()).add(job)

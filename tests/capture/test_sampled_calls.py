@@ -43,7 +43,7 @@ def program(tmp_path: Path) -> str:
     return str(path)
 
 
-def instruction_of(program: str, function: str, text: str) -> int:
+def find_instruction(program: str, function: str, text: str) -> int:
     """The place in the bytecode of the call whose source ends with a text."""
     code = compile(SOURCE, program, "exec")
     every: list[Any] = [code]
@@ -77,12 +77,12 @@ def instruction_of(program: str, function: str, text: str) -> int:
 def test_a_place_in_the_bytecode_is_the_call_there(
     program: str, line: int, text: str, callee: str
 ) -> None:
-    instruction = instruction_of(program, "main", text)
+    instruction = find_instruction(program, "main", text)
     assert find_callee(program, line, "main", instruction) == callee
 
 
 def test_another_line_than_compiled_is_no_call(program: str) -> None:
-    instruction = instruction_of(program, "main", "gc.collect()")
+    instruction = find_instruction(program, "main", "gc.collect()")
     assert find_callee(program, 5, "main", instruction) == ""
     assert find_callee("/nowhere.py", 3, "main", instruction) == ""
     assert find_callee(program, 3, "main", 100_000) == ""
@@ -173,7 +173,7 @@ def test_a_call_without_frame_is_named_only_where_the_time_is_known_to_be_in_it(
     spent: StackTime,
     is_named: bool,  # noqa: FBT001
 ) -> None:
-    instruction = instruction_of(program, "main", "gc.collect()")
+    instruction = find_instruction(program, "main", "gc.collect()")
     stacks: dict[tuple[Calls, int], StackTime] = {(((program, 3, "main"),), instruction): spent}
     (line,) = find_sampled_calls(stacks, SourceFiles(), 0)
     assert line.callee == ("gc.collect" if is_named else "")

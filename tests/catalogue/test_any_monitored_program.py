@@ -100,7 +100,7 @@ def test_any_leak_is_reported_by_its_rule_and_can_be_rendered(
         assert render(report, name, **options)
 
 
-def everything_at_once() -> LiveBuilder:
+def build_all_leaks() -> LiveBuilder:
     """A program with every cause of leaks."""
     builder = LiveBuilder()
     line = (Frame("train.py", 31, "main"),)
@@ -138,7 +138,7 @@ def everything_at_once() -> LiveBuilder:
 
 
 def test_leaks_of_every_cause_are_reported_once_each(tmp_path: Path) -> None:
-    report = analyze(everything_at_once().write(tmp_path / "t.memory.json.gz"), strict=True)
+    report = analyze(build_all_leaks().write(tmp_path / "t.memory.json.gz"), strict=True)
     assert sorted(finding.rule for finding in report.findings) == [
         rule.INFO.id for rule in LEAK_RULES
     ]

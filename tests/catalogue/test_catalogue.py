@@ -270,7 +270,7 @@ def n_cases(test: ast.FunctionDef) -> int:
     )
 
 
-def n_silent(rule: Rule) -> int:
+def count_silent_cases(rule: Rule) -> int:
     """How many cases of a rule's tests are programs in which it finds nothing."""
     own_tests = [tree for text, tree in parsed_tests() if f'RULE = "{rule.INFO.name}"' in text]
     tests = [
@@ -295,7 +295,7 @@ def test_rule_is_silent_on_the_fixed_program_and_on_what_looks_alike(rule: Rule)
     is_of_leaks = any(need in {MONITORING, MONITORED_STEPS} for need in rule.INFO.needs)
     # Programs that look like leaks are in examples/leaks; a recording has a fault or none.
     n_needed = 1 if is_of_leaks or rule.INFO.is_health else 2
-    assert n_silent(rule) >= n_needed, "too few tests with assert found(…) == ()"
+    assert count_silent_cases(rule) >= n_needed, "too few tests with assert found(…) == ()"
 
 
 def test_catalogue_holds_only_rules() -> None:
@@ -304,7 +304,7 @@ def test_catalogue_holds_only_rules() -> None:
     assert files == {module_name(rule) for rule in OWN}
 
 
-def slow_program() -> TraceBuilder:
+def build_slow_program() -> TraceBuilder:
     """A program with most problems at once."""
     device = {"id": 0, "name": "NVIDIA H200", "computeMajor": 9, "computeMinor": 0}
     head = {"ERROR": ["a message"], "deviceProperties": [device]}
@@ -341,12 +341,12 @@ def slow_program() -> TraceBuilder:
 
 
 def test_two_reports_of_one_file_are_equal(tmp_path: Path) -> None:
-    path = slow_program().write(tmp_path / "t.json")
+    path = build_slow_program().write(tmp_path / "t.json")
     assert analyze(path, strict=True) == analyze(path, strict=True)
 
 
 def test_all_problems_of_one_program_are_found(tmp_path: Path) -> None:
-    report = analyze(slow_program().write(tmp_path / "t.json"), strict=True)
+    report = analyze(build_slow_program().write(tmp_path / "t.json"), strict=True)
 
     reported = {finding.rule for finding in (*report.findings, *report.health)}
     assert reported >= {
@@ -380,7 +380,7 @@ def is_of_other_data(need: Need) -> bool:
 
 
 def test_findings_have_places_and_spans_and_costs_within_the_window(tmp_path: Path) -> None:
-    report = analyze(slow_program().write(tmp_path / "t.json"), strict=True)
+    report = analyze(build_slow_program().write(tmp_path / "t.json"), strict=True)
     window_ns = report.summary.window_ns
     for finding in report.findings:
         assert finding.message.endswith("."), finding.rule

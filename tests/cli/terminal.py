@@ -31,10 +31,10 @@ class TerminalResult:
     @property
     def screen(self) -> list[str]:
         """The lines on the screen at the end."""
-        return screen(self.terminal)
+        return draw_screen(self.terminal)
 
 
-def on_terminal(
+def run_on_terminal(
     *command: str,
     columns: int = 80,
     piped_stdout: bool = False,
@@ -84,7 +84,7 @@ def on_terminal(
     return TerminalResult(b"".join(chunks).decode(), stdout, code)
 
 
-def screen(written: str) -> list[str]:
+def draw_screen(written: str) -> list[str]:
     """The lines that a terminal shows, without trailing blanks.
 
     Args:

@@ -12,7 +12,7 @@ import profkit
 from profkit.budgets.figures import FIGURES
 from profkit.cli.main import main
 from profkit.scale.processes import call_in_processes
-from tests.examples.on_a_device import AHEAD, Device, on_a_device
+from tests.examples.on_a_device import AHEAD, Device, write_on_a_device
 
 pytestmark = pytest.mark.slow
 
@@ -63,7 +63,7 @@ peak = "+10%"
 HERE = "tests.cli.test_check_project"
 
 
-def recorded(place: tuple[str, str]) -> str:
+def record(place: tuple[str, str]) -> str:
     """Run a program in a folder; its trace, with the kernels that a GPU would have run.
 
     The peak of a process has all that is alive in it: this one has run no other tests.
@@ -90,7 +90,9 @@ def recorded(place: tuple[str, str]) -> str:
     assert memory.path is not None
     # Beside the memory samples, with which it is one recording.
     trace = Path(memory.path.replace(".memory.json.gz", ".pt.trace.json"))
-    return str(on_a_device(Path(batches.path), trace, Device().work_of, slower=1, ahead=AHEAD))
+    return str(
+        write_on_a_device(Path(batches.path), trace, Device().work_of, slower=1, ahead=AHEAD)
+    )
 
 
 def imported(file: Path) -> ModuleType:
@@ -119,7 +121,7 @@ def test_each_planted_problem_fails_with_its_line_and_its_fix_passes(
     (tmp_path / "pyproject.toml").write_text(BUDGETS)
     programs = [TRAINING, *(faulty(name)[0] for name in PLANTED), TRAINING]
     places = [(str(tmp_path), text) for text in programs]
-    first, *traces, last = (path for _, path in call_in_processes(f"{HERE}:recorded", places, 1))
+    first, *traces, last = (path for _, path in call_in_processes(f"{HERE}:record", places, 1))
     assert main(["check", first, "--baseline", "b.json", "--update-baseline"]) == 0
 
     for (name, (_, _, budget, cause)), path in zip(PLANTED.items(), traces, strict=True):

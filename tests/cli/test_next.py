@@ -10,7 +10,7 @@ import pytest
 import profkit
 from profkit.cli._next_command import after_run
 from profkit.testing import TraceBuilder
-from tests.cli.terminal import on_terminal
+from tests.cli.terminal import run_on_terminal
 
 MAIN = ("-m", "profkit")
 
@@ -33,7 +33,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_after_a_report_its_page_and_its_first_finding_are_suggested(folder: Path) -> None:
-    result = on_terminal(*MAIN, "analyze", "it's starved.json", cwd=folder, columns=200)
+    result = run_on_terminal(*MAIN, "analyze", "it's starved.json", cwd=folder, columns=200)
     assert result.code == 0
     *_, last, _ = result.screen
     view, explain = last.removeprefix("next: ").split("  or  ")
@@ -43,7 +43,7 @@ def test_after_a_report_its_page_and_its_first_finding_are_suggested(folder: Pat
 
 def test_after_a_report_with_other_rules_the_finding_has_its_id(folder: Path) -> None:
     command = ("analyze", "it's starved.json", "--select", "DAT")
-    last = on_terminal(*MAIN, *command, cwd=folder, columns=200).screen[-2]
+    last = run_on_terminal(*MAIN, *command, cwd=folder, columns=200).screen[-2]
     assert shlex.split(last)[-3:] == ["explain", "DAT001", "it's starved.json"]
 
 
@@ -54,7 +54,7 @@ def test_after_the_report_on_the_newest_recording_no_path_is_needed(
     recorded.parent.mkdir(parents=True)
     recorded.write_bytes((folder / "it's starved.json").read_bytes())
     for paths in ((), (str(recorded),), ("traces/train",)):
-        result = on_terminal(*MAIN, "analyze", *paths, cwd=tmp_path, columns=200)
+        result = run_on_terminal(*MAIN, "analyze", *paths, cwd=tmp_path, columns=200)
         assert result.screen[-2] == "next: profkit view  or  profkit explain 1"
 
 
@@ -81,14 +81,14 @@ def test_after_a_run_the_page_of_its_trace_and_its_first_finding_are_suggested(
     ids=" ".join,
 )
 def test_the_suggested_commands_work(folder: Path, command: list[str]) -> None:
-    assert on_terminal(*MAIN, *command, cwd=folder).code == 0
+    assert run_on_terminal(*MAIN, *command, cwd=folder).code == 0
 
 
 def test_after_a_comparison_the_report_with_worse_findings_is_suggested(folder: Path) -> None:
     better = ("diff", "it's starved.json", "fixed.json")
     worse = ("diff", "fixed.json", "it's starved.json")
-    assert "next: profkit diff" in on_terminal(*MAIN, *better, cwd=folder, columns=200).terminal
-    result = on_terminal(*MAIN, *worse, cwd=folder, columns=200)
+    assert "next: profkit diff" in run_on_terminal(*MAIN, *better, cwd=folder, columns=200).terminal
+    result = run_on_terminal(*MAIN, *worse, cwd=folder, columns=200)
     last = result.screen[-2]
     assert shlex.split(last) == ["next:", "profkit", "analyze", "it's starved.json"]
 
@@ -96,7 +96,7 @@ def test_after_a_comparison_the_report_with_worse_findings_is_suggested(folder: 
 @pytest.mark.parametrize("format_", ["text", "json"])
 def test_nothing_is_suggested_in_a_pipe(folder: Path, format_: str) -> None:
     command = ("analyze", "it's starved.json", "--format", format_)
-    result = on_terminal(*MAIN, *command, cwd=folder, piped_stdout=True)
+    result = run_on_terminal(*MAIN, *command, cwd=folder, piped_stdout=True)
     assert "next:" not in result.terminal + result.stdout
     assert result.stdout
 
@@ -104,14 +104,15 @@ def test_nothing_is_suggested_in_a_pipe(folder: Path, format_: str) -> None:
 def test_profkit_quiet_turns_suggestions_off(folder: Path) -> None:
     command = ("analyze", "it's starved.json")
     assert (
-        "next:" not in on_terminal(*MAIN, *command, cwd=folder, env={"PROFKIT_QUIET": "1"}).terminal
+        "next:"
+        not in run_on_terminal(*MAIN, *command, cwd=folder, env={"PROFKIT_QUIET": "1"}).terminal
     )
 
 
 def test_a_path_with_control_characters_is_not_suggested(folder: Path, tmp_path: Path) -> None:
     hostile = tmp_path / "\x1b[31mred.json"
     os.link(folder / "it's starved.json", hostile)
-    result = on_terminal(*MAIN, "analyze", hostile.name, cwd=tmp_path, env={"NO_COLOR": "1"})
+    result = run_on_terminal(*MAIN, "analyze", hostile.name, cwd=tmp_path, env={"NO_COLOR": "1"})
     assert "next:" not in result.terminal
     assert "\x1b[31mred" not in result.terminal
 
@@ -119,11 +120,11 @@ def test_a_path_with_control_characters_is_not_suggested(folder: Path, tmp_path:
 @pytest.mark.parametrize("columns", [40, 200])
 def test_a_report_is_as_wide_as_the_terminal_it_is_on(folder: Path, columns: int) -> None:
     command = ("analyze", "fixed.json", "it's starved.json")
-    result = on_terminal(*MAIN, *command, cwd=folder, columns=columns)
+    result = run_on_terminal(*MAIN, *command, cwd=folder, columns=columns)
     assert result.code == 0
     assert max(map(len, result.screen)) <= columns
     assert "\x1b[" in result.terminal
-    plain = on_terminal(*MAIN, *command, cwd=folder, columns=columns, env={"NO_COLOR": "1"})
+    plain = run_on_terminal(*MAIN, *command, cwd=folder, columns=columns, env={"NO_COLOR": "1"})
     assert "\x1b[1m" not in plain.terminal
 
 
@@ -132,5 +133,5 @@ def test_the_width_of_stderr_does_not_depend_on_stdout(folder: Path) -> None:
         "import sys; from profkit.cli._output import stream_layout; "
         "print(stream_layout(sys.stderr)['width'], stream_layout(sys.stdout)['width'])"
     )
-    result = on_terminal("-c", program, columns=77, piped_stdout=True, cwd=folder)
+    result = run_on_terminal("-c", program, columns=77, piped_stdout=True, cwd=folder)
     assert result.stdout.split() == ["77", "100"]

@@ -15,7 +15,7 @@ from profkit.readers.kineto.read import read_kineto
 from profkit.readers.open import load
 from profkit.testing import TraceBuilder
 from profkit.units import format_bytes
-from tests.cli.terminal import ROOT, on_terminal, screen
+from tests.cli.terminal import ROOT, draw_screen, run_on_terminal
 
 SLOW = """
 import sys, time
@@ -71,7 +71,7 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
 def test_reading_shows_bytes_and_the_time_left_and_removes_the_line(
     trace: Path, columns: int
 ) -> None:
-    result = on_terminal("-c", SLOW, "analyze", str(trace), columns=columns)
+    result = run_on_terminal("-c", SLOW, "analyze", str(trace), columns=columns)
     assert result.code == 0
     assert ("reading a trace.json" if columns > 40 else "reading ") in result.terminal
     assert re.search(rf"\d B of {format_bytes(trace.stat().st_size)}", result.terminal)
@@ -94,7 +94,7 @@ def test_a_pipe_gets_no_progress(trace: Path) -> None:
 
 def test_progress_is_shown_on_the_terminal_while_stdout_is_a_pipe(trace: Path) -> None:
     arguments = ("analyze", str(trace), "--format", "json")
-    result = on_terminal("-c", SLOW, *arguments, piped_stdout=True)
+    result = run_on_terminal("-c", SLOW, *arguments, piped_stdout=True)
     assert result.stdout.startswith("{")
     assert result.stdout.endswith("}\n")
     assert "reading" in result.terminal
@@ -102,11 +102,11 @@ def test_progress_is_shown_on_the_terminal_while_stdout_is_a_pipe(trace: Path) -
 
 
 def test_the_cursor_is_never_hidden(trace: Path) -> None:
-    assert "\x1b[?25l" not in on_terminal("-c", SLOW, "analyze", str(trace)).terminal
+    assert "\x1b[?25l" not in run_on_terminal("-c", SLOW, "analyze", str(trace)).terminal
 
 
 def test_a_dumb_terminal_gets_no_progress(trace: Path) -> None:
-    result = on_terminal("-c", SLOW, "analyze", str(trace), env={"TERM": "dumb"})
+    result = run_on_terminal("-c", SLOW, "analyze", str(trace), env={"TERM": "dumb"})
     assert "\x1b" not in result.terminal
     assert result.terminal.startswith("profkit ")
 
@@ -145,7 +145,7 @@ def test_each_stage_has_its_line(terminal: Terminal) -> None:
         assert next(expected) == b"x" * 3072
         until(lambda: "3.00 KiB of 4.00 KiB" in terminal.getvalue())
 
-    assert "".join(screen(terminal.getvalue())) == ""
+    assert "".join(draw_screen(terminal.getvalue())) == ""
 
 
 @pytest.mark.parametrize("columns", [40, 60, 70, 80, 100, 200])
@@ -177,7 +177,7 @@ def test_an_error_removes_the_line(terminal: Terminal) -> None:
     next(steps)
     with pytest.raises(KeyboardInterrupt):
         next(steps)
-    assert "".join(screen(terminal.getvalue())) == ""
+    assert "".join(draw_screen(terminal.getvalue())) == ""
 
 
 def test_control_characters_in_names_are_escaped(

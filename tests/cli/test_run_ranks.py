@@ -85,7 +85,7 @@ def environment() -> dict[str, str]:
     }
 
 
-def ended(folder: Path, commands: list[list[str]], variables: list[dict[str, str]]) -> Job:
+def run_processes(folder: Path, commands: list[list[str]], variables: list[dict[str, str]]) -> Job:
     """Start processes at once, and wait for all; whatever happens, none is left."""
     started = [
         subprocess.Popen(
@@ -147,7 +147,7 @@ def with_torchrun(folder: Path, program: str, n: int, *args: str, inside: bool =
             *args,
         ]
 
-    return ended(folder, [command], [{}])
+    return run_processes(folder, [command], [{}])
 
 
 def step_names(trace: Path) -> list[str]:
@@ -171,7 +171,9 @@ def test_two_ranks_record_the_same_steps_and_rank_0_reports_on_both(tmp_path: Pa
     shared = {"WORLD_SIZE": "2", "STORE": str(tmp_path / "store"), "MASTER_PORT": "7"}
     command = ["-m", "profkit", *RUN, "train.py", "--slow"]
 
-    job = ended(tmp_path, [command] * 2, [{**shared, "RANK": str(rank)} for rank in range(2)])
+    job = run_processes(
+        tmp_path, [command] * 2, [{**shared, "RANK": str(rank)} for rank in range(2)]
+    )
     assert job.code == 0, job.errors
     assert sorted(job.out.splitlines()) == ["rank 0 is done", "rank 1 is done"]
     assert job.errors.count("profkit 0.") == 1, "one report"
@@ -235,7 +237,9 @@ def with_two_processes(folder: Path, program: str, port: int) -> Job:
     (folder / "train.py").write_text(program.replace("**GIVEN", given))
     shared = {"WORLD_SIZE": "2", "STORE": str(folder / "store"), "MASTER_PORT": str(port)}
     command = ["-m", "profkit", *RUN, "train.py"]
-    return ended(folder, [command] * 2, [{**shared, "RANK": str(rank)} for rank in range(2)])
+    return run_processes(
+        folder, [command] * 2, [{**shared, "RANK": str(rank)} for rank in range(2)]
+    )
 
 
 MARK = "    open('failed_at', 'w').write(str(time.time()))\n"
@@ -346,7 +350,7 @@ def test_the_interface_names_files_by_rank(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(program.replace("**GIVEN", ""))
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "train.py"]
 
-    job = ended(tmp_path, [launcher], [{}])
+    job = run_processes(tmp_path, [launcher], [{}])
     assert job.code == 0, job.errors
     assert sorted(job.traces) == [0, 1]
     assert step_names(job.traces[0]) == step_names(job.traces[1])

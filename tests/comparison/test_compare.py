@@ -48,7 +48,7 @@ def figure(difference: Difference, name: str) -> tuple[int | None, int | None]:
 
 
 def with_findings(*findings: Finding) -> Report:
-    return replace(reports.gpu_report(), findings=findings)
+    return replace(reports.build_gpu_report(), findings=findings)
 
 
 def changes(before: Report, after: Report) -> tuple[Change, ...]:
@@ -213,7 +213,7 @@ def test_without_a_device_operators_are_compared_by_self_time() -> None:
     quick = replace(slow, self_ns=4_000_000, self_per_step_ns=1_333_333)
     before, after = (
         replace(report, summary=replace(report.summary, top_ops=(op,)))
-        for report, op in ((reports.cpu_report(), slow), (reports.cpu_report(), quick))
+        for report, op in ((reports.build_cpu_report(), slow), (reports.build_cpu_report(), quick))
     )
     assert len(before.summary.steps) == 3
     assert brief(profkit.compare(before, after), "operator") == [
@@ -227,7 +227,10 @@ def test_a_kernel_beyond_the_end_of_a_cut_list_is_not_new() -> None:
     )
     tail = KernelSummary("tail", 1, 90_000_000, 1, 0.01, None, None, None)
     before, after = (
-        replace(reports.gpu_report(), summary=replace(reports.gpu_report().summary, top_kernels=k))
+        replace(
+            reports.build_gpu_report(),
+            summary=replace(reports.build_gpu_report().summary, top_kernels=k),
+        )
         for k in (full, (*full[:99], tail))
     )
     assert brief(profkit.compare(before, after), "kernel") == []
@@ -273,7 +276,7 @@ def test_a_trace_and_a_snapshot_are_not_compared(tmp_path: Path) -> None:
 
 
 def test_recordings_with_different_overheads_have_a_note() -> None:
-    before = reports.gpu_report()
+    before = reports.build_gpu_report()
     after = replace(before, source=replace(before.source, overhead_ratio=0.9))
     before = replace(before, source=replace(before.source, overhead_ratio=0.2))
     assert any("overhead" in note for note in profkit.compare(before, after).notes)

@@ -71,9 +71,9 @@ class Moments:
         starts = [start for start, _ in (*self.compute, *self.collectives)]
         self.windows = sorted(steps) or [(min(starts), max(ends))]
         if name in HOST_AHEAD:
-            self.windows = self._completions(sorted(steps))
+            self.windows = self._find_completions(sorted(steps))
 
-    def _completions(self, steps: list[Interval]) -> list[Interval]:
+    def _find_completions(self, steps: list[Interval]) -> list[Interval]:
         """Steps of the device: from one completion of a step's launches to the next."""
         calls = {
             event["args"]["correlation"]: span(event)[0]
@@ -111,7 +111,7 @@ class Moments:
             }
         return self._into_pageable
 
-    def figures(self) -> tuple[int, list[int]]:
+    def compute_figures(self) -> tuple[int, list[int]]:
         """Exposed nanoseconds in all, and waited nanoseconds of each window."""
         begins = sorted(self.launch)
         sets = (self.collectives, self.compute, self.blocked, self.windows)
@@ -153,7 +153,7 @@ def changes_of(intervals: Iterable[Interval]) -> dict[int, int]:
 @pytest.mark.parametrize("name", WAITS)
 def test_the_exposed_time_of_a_real_job_equals_that_of_its_events(name: str) -> None:
     moments, findings = Moments(name), found(name)
-    alone, waited = moments.figures()
+    alone, waited = moments.compute_figures()
     hits = [
         ns >= LEAST_SHARE * (end - start)
         for ns, (start, end) in zip(waited, moments.windows, strict=True)

@@ -19,7 +19,7 @@ Found = Callable[..., tuple[Finding, ...]]
 Analyzed = Callable[..., Report]
 
 
-def on_one(
+def build_on_one_device(
     *,
     n_steps: int = 3,
     device_ns: int = 50 * US,
@@ -51,7 +51,7 @@ def on_one(
 
 def test_on_one_device_it_costs_what_comes_before_the_model(found: Found) -> None:
     # 50 µs until the inputs are apart, and the GPU has nothing to do for 70 of a step's 80.
-    (finding,) = found(on_one(), RULE)
+    (finding,) = found(build_on_one_device(), RULE)
     assert (finding.cost.ns, finding.cost.per_step_ns) == (3 * 50 * US, 50 * US)
     assert finding.cost.basis == "replay"
     assert (finding.severity, finding.confidence) == ("warning", "high")
@@ -71,7 +71,7 @@ def test_on_one_device_it_costs_what_comes_before_the_model(found: Found) -> Non
 
 
 def test_the_module_itself_is_the_fix(found: Found) -> None:
-    assert found(on_one(call="nn.Module: Net"), RULE) == ()
+    assert found(build_on_one_device(call="nn.Module: Net"), RULE) == ()
 
 
 def test_a_device_that_always_has_work_loses_nothing_but_it_is_worth_a_note(
@@ -102,13 +102,16 @@ def test_a_hundredth_of_the_steps_is_the_border(found: Found, tail_ns: int, seve
 
 
 def test_to_copy_inputs_from_the_host_is_needed_without_it_too(found: Found) -> None:
-    (plain,), (copying,) = found(on_one(), RULE), found(on_one(from_host=True), RULE)
+    (plain,), (copying,) = (
+        found(build_on_one_device(), RULE),
+        found(build_on_one_device(from_host=True), RULE),
+    )
     assert copying.evidence["host_ns"] == plain.evidence["host_ns"]
     assert copying.evidence["device_ns"] == 0
 
 
 def test_without_inputs_to_take_apart_it_ends_at_the_first_operator(found: Found) -> None:
-    (finding,) = found(on_one(scatter=False), RULE)
+    (finding,) = found(build_on_one_device(scatter=False), RULE)
     assert finding.evidence["host_ns"] == 3 * 40 * US
 
 
@@ -148,7 +151,7 @@ def test_models_called_at_several_lines_are_all_named_the_longest_first(found: F
     assert finding.n == 6
 
 
-def on_two(*, trains: bool = True) -> TraceBuilder:
+def build_on_two_devices(*, trains: bool = True) -> TraceBuilder:
     """Two replicas on threads of their own, and 200 µs of compute on each device."""
     b = TraceBuilder(device_names=("NVIDIA H200",) * 2)
     for _ in range(3):
@@ -177,7 +180,7 @@ def on_two(*, trains: bool = True) -> TraceBuilder:
 
 
 def test_on_several_devices_it_costs_copies_and_gradients_put_together(found: Found) -> None:
-    (finding,) = found(on_two(), RULE)
+    (finding,) = found(build_on_two_devices(), RULE)
 
     # On the host: 20 + 10 (Scatter) + 10 (Broadcast) + 10 before the replicas, then 10 (Gather)
     # and 10 in the backward pass.
@@ -200,14 +203,14 @@ def test_on_several_devices_it_costs_copies_and_gradients_put_together(found: Fo
 
 
 def test_without_the_wrapper_the_threads_of_the_replicas_start_earlier(found: Found) -> None:
-    (finding,) = found(on_two(), RULE)
+    (finding,) = found(build_on_two_devices(), RULE)
     # A step ends at 335 µs. Without the 50 µs on the host before the first replica its product runs
     # from 10 to 210 and that of the second from 20 to 220, where the step ends.
     assert finding.cost.ns == pytest.approx(3 * (335 - 220) * US, abs=10 * US)
 
 
 def test_inference_on_several_devices_needs_no_collectives(found: Found) -> None:
-    (finding,) = found(on_two(trains=False), RULE)
+    (finding,) = found(build_on_two_devices(trains=False), RULE)
     assert "torchrun --nproc-per-node=2" in finding.fix
     assert "DistributedDataParallel" not in finding.fix
 
@@ -222,7 +225,7 @@ def test_inference_on_several_devices_needs_no_collectives(found: Found) -> None
     ],
 )
 def test_what_is_only_called_like_it_is_not_reported(found: Found, call: str) -> None:
-    assert found(on_one(call=call), RULE) == ()
+    assert found(build_on_one_device(call=call), RULE) == ()
 
 
 def test_a_class_of_the_user_s_by_that_name_is_not_reported(found: Found) -> None:
@@ -276,7 +279,7 @@ def test_without_steps_the_recording_is_judged_as_a_whole(found: Found) -> None:
 
 @pytest.mark.parametrize("vendor", ["rocm", "xpu"])
 def test_other_vendors_run_it_too(vendor: str, tmp_path: Path) -> None:
-    path = on_one().write(tmp_path / "t.json", Format(vendor=vendor))  # type: ignore[arg-type]
+    path = build_on_one_device().write(tmp_path / "t.json", Format(vendor=vendor))  # type: ignore[arg-type]
     (finding,) = analyze(path, select=[RULE], strict=True).findings
     assert finding.evidence["host_ns"] == 3 * 50 * US
 

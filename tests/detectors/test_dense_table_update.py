@@ -17,7 +17,7 @@ TABLE = [10_000, 16]
 UPDATES = ("aten::lerp_", "aten::sqrt", "aten::addcdiv_")
 
 
-def training(
+def build_training(
     n_read: int = 100,
     *,
     table: list[int] = TABLE,
@@ -50,7 +50,7 @@ def training(
 
 
 def test_it_costs_what_sparse_updates_take_less(found: Found) -> None:
-    (finding,) = found(training(), RULE)
+    (finding,) = found(build_training(), RULE)
     assert finding.cost.per_step_ns == pytest.approx(4_000_000 * (1 - 8 * 0.01), abs=3)
     assert (finding.severity, finding.confidence, finding.n) == ("warning", "medium", 3)
     assert finding.message == (
@@ -62,13 +62,13 @@ def test_it_costs_what_sparse_updates_take_less(found: Found) -> None:
 
 
 def test_optimizers_that_take_sparse_gradients_are_kept(found: Found) -> None:
-    (finding,) = found(training(optimizer="SGD", updates=("aten::add_",)), RULE)
+    (finding,) = found(build_training(optimizer="SGD", updates=("aten::add_",)), RULE)
     assert "SparseAdam" not in finding.fix
     assert "`torch.optim.SGD` then updates no others." in finding.fix
 
 
 def test_of_an_operator_for_all_parameters_the_tables_share_counts(found: Found) -> None:
-    b = training(updated=[TABLE, [40_000]], updates=("aten::_fused_adam_",))
+    b = build_training(updated=[TABLE, [40_000]], updates=("aten::_fused_adam_",))
     (finding,) = found(b, RULE)
     # The gradient of 1 ms, and of the update the share 160,000 / 200,000.
     assert finding.cost.per_step_ns == pytest.approx(1_800_000 * (1 - 25 * 0.01), abs=3)
@@ -77,15 +77,15 @@ def test_of_an_operator_for_all_parameters_the_tables_share_counts(found: Found)
 @pytest.mark.parametrize(
     "b",
     [
-        training(1_001),  # more than a tenth of the rows
-        training(400, n_tables=3),
-        training(is_sparse=True, updates=("aten::add_",)),
-        training(operand=TABLE),  # the output layer has the same weights
-        training(operand=TABLE[::-1]),
-        training(updated=[4]),
-        training(optimizer=""),
-        training(table=[10_000]),
-        training(0),
+        build_training(1_001),  # more than a tenth of the rows
+        build_training(400, n_tables=3),
+        build_training(is_sparse=True, updates=("aten::add_",)),
+        build_training(operand=TABLE),  # the output layer has the same weights
+        build_training(operand=TABLE[::-1]),
+        build_training(updated=[4]),
+        build_training(optimizer=""),
+        build_training(table=[10_000]),
+        build_training(0),
     ],
 )
 def test_other_updates_are_silent(found: Found, b: TraceBuilder) -> None:

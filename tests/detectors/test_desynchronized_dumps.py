@@ -8,9 +8,9 @@ import pytest
 
 from profkit.api import analyze
 from profkit.cli.main import main
-from tests.flight import dump, entry, own, waiting, written
+from tests.flight import build_entry, dump, own, waiting, written
 
-DONE = [entry(1, line=10), entry(2, line=11)]
+DONE = [build_entry(1, line=10), build_entry(2, line=11)]
 HANGS = dump([*DONE, waiting(3, line=12)])
 
 
@@ -75,7 +75,8 @@ def test_different_sizes_are_told_with_their_lines(tmp_path: Path) -> None:
 
 def test_a_timeout_on_which_ranks_agree_says_how_far_each_was(tmp_path: Path) -> None:
     out, late = (
-        dump([*DONE, entry(3, state=state, retired=True)]) for state in ("started", "scheduled")
+        dump([*DONE, build_entry(3, state=state, retired=True)])
+        for state in ("started", "scheduled")
     )
     (finding,) = analyze(written(tmp_path / "job", out, late, out)).findings
     assert finding.message.endswith(
@@ -99,7 +100,7 @@ def test_how_the_absent_rank_ended_is_said(tmp_path: Path) -> None:
 def test_one_cause_in_several_groups_is_one_finding(tmp_path: Path) -> None:
     tp: dict[str, Any] = {"process_group": ["5", "tp"]}
     hangs = dump([*DONE, waiting(3, line=12), waiting(4, line=13, **tp)])
-    data = [hangs, dump([*DONE, entry(3, **tp)]), hangs]
+    data = [hangs, dump([*DONE, build_entry(3, **tp)]), hangs]
     (finding,) = analyze(written(tmp_path / "job", *data)).findings
     assert finding.n == 2
     assert finding.evidence["other_groups"] == ["5"]

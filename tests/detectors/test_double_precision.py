@@ -27,7 +27,7 @@ def on_cpu(
     return b
 
 
-def on_gpu(capability: tuple[int, int], *, share: float = 0.8) -> TraceBuilder:
+def build_on_gpu(capability: tuple[int, int], *, share: float = 0.8) -> TraceBuilder:
     """Three steps of 10 ms, in which a kernel of a product takes a share."""
     major, minor = capability
     device = {"id": 0, "name": "NVIDIA", "computeMajor": major, "computeMinor": minor}
@@ -85,7 +85,7 @@ def test_an_operator_within_another_counts_once(found: Found) -> None:
 def test_a_gpu_with_few_units_for_it_takes_so_many_times_as_long(
     found: Found, capability: tuple[int, int], ratio: int
 ) -> None:
-    (finding,) = found(on_gpu(capability), RULE)
+    (finding,) = found(build_on_gpu(capability), RULE)
     assert finding.severity == "warning"
     saved_ns = 8 * MS * (1 - 1 / ratio)
     assert finding.cost.per_step_ns == pytest.approx(saved_ns, rel=0.01)
@@ -94,7 +94,7 @@ def test_a_gpu_with_few_units_for_it_takes_so_many_times_as_long(
 
 @pytest.mark.parametrize("capability", [(8, 0), (9, 0), (10, 0)])
 def test_gpus_of_data_centers_have_units_for_it(found: Found, capability: tuple[int, int]) -> None:
-    assert found(on_gpu(capability), RULE) == ()
+    assert found(build_on_gpu(capability), RULE) == ()
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ def test_gpus_of_data_centers_have_units_for_it(found: Found, capability: tuple[
         on_cpu(kind="float"),
         on_cpu("aten::add"),
         on_cpu(dur_ns=MS // 2),
-        on_gpu((8, 9), share=0.04),
+        build_on_gpu((8, 9), share=0.04),
     ],
     ids=["float32", "no product", "short", "short on a GPU"],
 )

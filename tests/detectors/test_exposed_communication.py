@@ -18,7 +18,7 @@ Found = Callable[..., tuple[Finding, ...]]
 Analyzed = Callable[..., Report]
 
 
-def training(
+def build_training(
     *,
     n_steps: int = 4,
     exchange_ns: int = 150 * US,
@@ -53,7 +53,7 @@ def training(
 
 
 def test_an_collective_after_the_backward_pass_costs_its_length(found: Found) -> None:
-    (finding,) = found(training(), RULE)
+    (finding,) = found(build_training(), RULE)
     assert (finding.cost.ns, finding.cost.per_step_ns) == (4 * 150 * US, 150 * US)
     assert finding.cost.basis == "upper-bound"
     assert (finding.severity, finding.confidence) == ("warning", "medium")
@@ -66,7 +66,7 @@ def test_an_collective_after_the_backward_pass_costs_its_length(found: Found) ->
 
 
 def test_it_names_the_line_and_what_sends_gradients_earlier(found: Found) -> None:
-    (finding,) = found(training(), RULE)
+    (finding,) = found(build_training(), RULE)
     (location,) = finding.locations
     assert (location.file, location.line, location.function) == ("train.py", 30, "average")
     assert location.op == "c10d::allreduce_"
@@ -80,17 +80,17 @@ def test_it_names_the_line_and_what_sends_gradients_earlier(found: Found) -> Non
 
 
 def test_an_collective_beside_the_backward_pass_is_the_fix(found: Found) -> None:
-    assert found(training(overlap_ns=150 * US), RULE) == ()
+    assert found(build_training(overlap_ns=150 * US), RULE) == ()
 
 
 def test_only_the_part_that_is_alone_is_charged(found: Found) -> None:
-    (finding,) = found(training(overlap_ns=50 * US), RULE)
+    (finding,) = found(build_training(overlap_ns=50 * US), RULE)
     assert finding.cost.per_step_ns == 100 * US
 
 
 @pytest.mark.parametrize(("exchange_ns", "n"), [(40 * US, 1), (40 * US - 1, 0)])
 def test_a_tenth_of_the_step_is_the_threshold(found: Found, exchange_ns: int, n: int) -> None:
-    b = training(exchange_ns=exchange_ns)
+    b = build_training(exchange_ns=exchange_ns)
     length_ns = 360 * US + exchange_ns
     assert [event.dur_ns for event in b.events if event.name.startswith("ProfilerStep")] == [
         length_ns
@@ -102,7 +102,7 @@ def test_an_collective_while_the_host_has_launched_nothing_else_is_not_waited_fo
     found: Found,
 ) -> None:
     # The optimizer is launched 300 µs after the exchange: a shorter one would change nothing.
-    assert found(training(late_ns=700 * US), RULE) == ()
+    assert found(build_training(late_ns=700 * US), RULE) == ()
 
 
 def test_a_host_that_waits_for_the_collective_is_not_late(found: Found) -> None:
@@ -121,19 +121,19 @@ def test_a_host_that_waits_for_the_collective_is_not_late(found: Found) -> None:
 
 def test_one_rank_alone_waits_for_nobody(found: Found) -> None:
     alone = TraceBuilder(head={"distributedInfo": {"rank": 0, "world_size": 1}})
-    assert found(training(builder=alone), RULE) == ()
+    assert found(build_training(builder=alone), RULE) == ()
     two = TraceBuilder(head={"distributedInfo": {"rank": 0, "world_size": 2}})
-    assert len(found(training(builder=two), RULE)) == 1
+    assert len(found(build_training(builder=two), RULE)) == 1
 
 
 def test_a_rank_that_is_late_once_is_not_reported(found: Found) -> None:
-    b = training(n_steps=1, exchange_ns=5_000 * US)
-    assert len(found(training(builder=b, overlap_ns=150 * US, n_steps=1), RULE)) == 0
-    assert found(training(builder=b, overlap_ns=150 * US, n_steps=5), RULE) == ()
+    b = build_training(n_steps=1, exchange_ns=5_000 * US)
+    assert len(found(build_training(builder=b, overlap_ns=150 * US, n_steps=1), RULE)) == 0
+    assert found(build_training(builder=b, overlap_ns=150 * US, n_steps=5), RULE) == ()
 
 
 def test_the_only_step_is_reported_with_low_confidence(found: Found) -> None:
-    (finding,) = found(training(n_steps=1), RULE)
+    (finding,) = found(build_training(n_steps=1), RULE)
     assert finding.confidence == "low"
 
 
@@ -153,7 +153,7 @@ def test_what_the_device_does_before_the_steps_is_not_charged_to_them(found: Fou
     b = TraceBuilder()
     exchange(b, 9_000 * US, at_ns=0)
     b.advance(10_000 * US)
-    (finding,) = found(training(builder=b), RULE)
+    (finding,) = found(build_training(builder=b), RULE)
     assert finding.cost.per_step_ns == 150 * US
 
 
@@ -201,12 +201,12 @@ def test_of_several_devices_the_one_that_waits_most_is_reported(found: Found) ->
 def test_other_vendors_and_libraries_have_collectives_too(
     vendor: str, name: str, tmp_path: Path
 ) -> None:
-    path = training(name=name).write(tmp_path / "t.json", Format(vendor=vendor))  # type: ignore[arg-type]
+    path = build_training(name=name).write(tmp_path / "t.json", Format(vendor=vendor))  # type: ignore[arg-type]
     (finding,) = analyze(path, select=[RULE], strict=True).findings
     assert finding.cost.per_step_ns == 150 * US
 
 
-def ddp(
+def build_ddp(
     *, n_buckets: int = 1, n_passes: int = 1, n_sends: int = 4, exchange_ns: int = 100 * US
 ) -> TraceBuilder:
     """Gradients are sent by hooks on autograd's thread; the last bucket has nothing beside it."""
@@ -236,7 +236,7 @@ def ddp(
 
 
 def test_of_a_model_in_ddp_it_names_the_call_of_backward(found: Found) -> None:
-    (finding,) = found(ddp(n_buckets=4), RULE)
+    (finding,) = found(build_ddp(n_buckets=4), RULE)
     (location,) = finding.locations
     assert (location.line, location.op) == (25, "c10d::allreduce_")
     assert finding.cost.per_step_ns == 400 * US
@@ -250,7 +250,7 @@ def test_of_a_model_in_ddp_it_names_the_call_of_backward(found: Found) -> None:
     ["torch::distributed::reducer::mul_out", "torch.distributed.ddp.reducer::copy_bucket_to_grad"],
 )
 def test_a_model_in_ddp_is_known_by_its_reducer(found: Found, evidence: str) -> None:
-    b = ddp()
+    b = build_ddp()
     for event in b.events:
         if event.name == "DistributedDataParallel.forward":
             event.name = "forward"
@@ -262,7 +262,7 @@ def test_a_model_in_ddp_is_known_by_its_reducer(found: Found, evidence: str) -> 
 
 
 def test_gpus_without_bfloat16_are_told_to_compress_to_float16(found: Found) -> None:
-    b = ddp()
+    b = build_ddp()
     b.head = {"deviceProperties": [{"id": 0, "name": "V100", "computeMajor": 7, "computeMinor": 0}]}
     (finding,) = found(b, RULE)
     assert "fp16_compress_hook" in finding.fix
@@ -270,12 +270,12 @@ def test_gpus_without_bfloat16_are_told_to_compress_to_float16(found: Found) -> 
 
 
 def test_gradients_that_go_in_one_piece_could_go_in_several(found: Found) -> None:
-    (finding,) = found(ddp(), RULE)
+    (finding,) = found(build_ddp(), RULE)
     assert "All gradients are in one bucket" in finding.fix
 
 
 def test_gradients_that_are_sent_once_for_several_passes_are_left_at_that(found: Found) -> None:
-    (finding,) = found(ddp(n_passes=4, n_sends=1, n_buckets=3, exchange_ns=300 * US), RULE)
+    (finding,) = found(build_ddp(n_passes=4, n_sends=1, n_buckets=3, exchange_ns=300 * US), RULE)
     assert "bucket" not in finding.fix
 
 

@@ -27,7 +27,7 @@ Found = Callable[..., tuple[Finding, ...]]
 Analyzed = Callable[..., Report]
 
 
-def compiled(*breaks: GraphBreak, n_ops: int | None = 3) -> CaptureInfo:
+def build_capture(*breaks: GraphBreak, n_ops: int | None = 3) -> CaptureInfo:
     """What torch remembers of ``forward`` in net.py and of what goes on behind its line 40."""
     return CaptureInfo(
         version="1",
@@ -88,7 +88,7 @@ def steps(
 
 
 def test_it_names_the_line_and_the_reason_and_the_python_between_the_graphs(found: Found) -> None:
-    (finding,) = found(steps(2, capture=compiled(at_line())), RULE)
+    (finding,) = found(steps(2, capture=build_capture(at_line())), RULE)
 
     assert (finding.locations[0].file, finding.locations[0].line) == (NET, 40)
     # Two calls in each of three steps, with 30 µs from the one graph to the other.
@@ -127,7 +127,7 @@ def test_without_stacks_and_reasons_it_reports_breaks_without_their_line(found: 
 
 
 def test_one_graph_a_call_is_the_fix(found: Found) -> None:
-    b = TraceBuilder(capture=compiled(at_line()), device_names=())
+    b = TraceBuilder(capture=build_capture(at_line()), device_names=())
     for _ in range(3):
         with b.step():
             whole(b)
@@ -136,11 +136,11 @@ def test_one_graph_a_call_is_the_fix(found: Found) -> None:
 
 @pytest.mark.parametrize("reason", [DISABLED, CALLED])
 def test_breaks_that_the_program_asks_for_are_not_reported(found: Found, reason: str) -> None:
-    assert found(steps(4, capture=compiled(at_line(reason))), RULE) == ()
+    assert found(steps(4, capture=build_capture(at_line(reason))), RULE) == ()
 
 
 def test_a_line_at_the_end_has_no_other_graph_behind_it(found: Found) -> None:
-    assert found(steps(capture=compiled(at_line(), n_ops=0)), RULE) == ()
+    assert found(steps(capture=build_capture(at_line(), n_ops=0)), RULE) == ()
     b = TraceBuilder(device_names=())
     for _ in range(3):
         with b.step(), b.op("Torch-Compiled Region: 0/0"):
@@ -151,7 +151,7 @@ def test_a_line_at_the_end_has_no_other_graph_behind_it(found: Found) -> None:
 
 
 def test_of_two_lines_only_the_one_with_a_graph_behind_it_is_reported(found: Found) -> None:
-    capture = compiled(at_line(), at_line(line=60))
+    capture = build_capture(at_line(), at_line(line=60))
     assert capture.compiles is not None
     last = Compiled("2/0", (NET, 60, "torch_dynamo_resume_in_forward_at_60"), n_ops=None)
     capture.compiles.compiled.append(last)
@@ -170,14 +170,14 @@ def test_of_two_lines_only_the_one_with_a_graph_behind_it_is_reported(found: Fou
 
 
 def test_a_line_before_the_only_graph_cuts_nothing(found: Found) -> None:
-    capture = compiled(at_line())
+    capture = build_capture(at_line())
     assert capture.compiles is not None
     capture.compiles.compiled[0] = Compiled("0/0", (NET, 36, "forward"), n_ops=0)
     assert found(steps(capture=capture), RULE) == ()
 
 
 def test_breaks_outside_of_steps_are_not_reported(found: Found) -> None:
-    b = TraceBuilder(capture=compiled(at_line()), device_names=())
+    b = TraceBuilder(capture=build_capture(at_line()), device_names=())
     cut(b)
     for _ in range(3):
         with b.step():
@@ -187,7 +187,7 @@ def test_breaks_outside_of_steps_are_not_reported(found: Found) -> None:
 
 def test_a_line_that_ended_graphs_only_in_another_function_is_not_reported(found: Found) -> None:
     # Its reason is remembered, and nothing goes on behind it in the steps.
-    (finding,) = found(steps(capture=compiled(at_line(), at_line(line=90))), RULE)
+    (finding,) = found(steps(capture=build_capture(at_line(), at_line(line=90))), RULE)
     assert finding.locations[0].line == 40
 
 
@@ -204,22 +204,22 @@ def test_two_functions_of_one_graph_each_one_after_another_are_whole(found: Foun
 def test_a_break_in_what_a_function_calls_is_reported_at_its_own_line(found: Found) -> None:
     # forward:40 calls helper, which cannot be compiled in one piece because of its line 7.
     inner = GraphBreak(LOGGER, [(NET, 7, "helper"), (NET, 40, "forward")], user=0)
-    (finding,) = found(steps(capture=compiled(inner)), RULE)
+    (finding,) = found(steps(capture=build_capture(inner)), RULE)
     assert finding.locations[0].line == 7
 
 
 def test_a_break_in_a_library_is_reported_at_the_users_line_that_leads_there(found: Found) -> None:
     deep = GraphBreak(LOGGER, [(LIBRARY, 99, "attend"), (NET, 40, "forward")], user=1)
-    (finding,) = found(steps(capture=compiled(deep)), RULE)
+    (finding,) = found(steps(capture=build_capture(deep)), RULE)
     assert [(place.file, place.line) for place in finding.locations] == [(NET, 40), (LIBRARY, 99)]
     alone = GraphBreak(LOGGER, [(NET, 40, "forward")], user=-1)
-    (finding,) = found(steps(capture=compiled(alone)), RULE)
+    (finding,) = found(steps(capture=build_capture(alone)), RULE)
     assert finding.locations[0].line == 40
 
 
 def test_few_breaks_that_cost_little_are_a_note(found: Found) -> None:
     def severity(n_cuts: int, rest_us: int) -> str:
-        capture = compiled(at_line())
+        capture = build_capture(at_line())
         return found(steps(n_cuts, rest_us=rest_us, capture=capture), RULE)[0].severity
 
     # 30 µs of a step of 240 µs and the rest: a hundredth of 3 ms.
@@ -233,7 +233,7 @@ def test_python_between_graphs_costs_nothing_if_the_host_waits_for_the_device_an
     found: Found,
 ) -> None:
     def training(device_ns: int) -> TraceBuilder:
-        b = TraceBuilder(capture=compiled(at_line()))
+        b = TraceBuilder(capture=build_capture(at_line()))
         for _ in range(3):
             with b.step():
                 b.launch("aten::mm", kernel="gemm", host_ns=10 * US, device_ns=device_ns)
@@ -250,7 +250,7 @@ def test_python_between_graphs_costs_nothing_if_the_host_waits_for_the_device_an
 
 
 def test_breaks_of_two_threads_are_each_measured_on_their_own(found: Found) -> None:
-    b = TraceBuilder(capture=compiled(at_line()), device_names=())
+    b = TraceBuilder(capture=build_capture(at_line()), device_names=())
     with b.step():
         cut(b)
         with b.thread(77):
@@ -295,13 +295,13 @@ def test_a_function_left_uncompiled_as_a_whole_is_reported_where_it_runs_in_step
     ],
 )
 def test_the_fix_matches_the_reason(found: Found, reason: str, fix: str) -> None:
-    (finding,) = found(steps(capture=compiled(at_line(reason))), RULE)
+    (finding,) = found(steps(capture=build_capture(at_line(reason))), RULE)
     assert fix in finding.fix
 
 
 def test_a_hint_to_report_a_bug_is_no_help(found: Found) -> None:
     reason = "Something new\n  Hint: Please report an issue to PyTorch.\n  Hint: Do\n    this.\n\n"
-    (finding,) = found(steps(capture=compiled(at_line(reason))), RULE)
+    (finding,) = found(steps(capture=build_capture(at_line(reason))), RULE)
     assert finding.fix == "Move the line out of the compiled function. PyTorch's hint: “Do this”."
 
 

@@ -111,7 +111,7 @@ def test_on_a_cpu_it_is_skipped(analyzed: Analyzed, host_alone: TraceBuilder) ->
     assert unchecked.rule == "DAT003"
 
 
-def noise(
+def build_noise(
     *,
     work: bool = True,
     maker: str = "aten::randn",
@@ -139,7 +139,7 @@ def noise(
 
 
 def test_a_large_tensor_that_an_operator_fills_costs_the_time_to_fill_it(found: Found) -> None:
-    b = noise()
+    b = build_noise()
     (finding,) = found(b, RULE)
     assert finding.evidence["made_ns"] == 9_000_000
     # Each step waits 3 ms for the noise, and 1 ms for the copy, which the GPU still makes.
@@ -148,7 +148,7 @@ def test_a_large_tensor_that_an_operator_fills_costs_the_time_to_fill_it(found: 
 
 
 def test_without_recorded_device_work_it_costs_the_host_both(found: Found) -> None:
-    (finding,) = found(noise(work=False), RULE)
+    (finding,) = found(build_noise(work=False), RULE)
     assert finding.cost.per_step_ns == 4_004_000
     assert finding.severity == "warning"
     assert finding.message == (
@@ -158,15 +158,15 @@ def test_without_recorded_device_work_it_costs_the_host_both(found: Found) -> No
 
 
 def test_large_tensors_of_given_values_are_data(found: Found) -> None:
-    assert found(noise(maker="aten::empty"), RULE) == ()
-    assert found(noise(maker="aten::empty", work=False), RULE) == ()
+    assert found(build_noise(maker="aten::empty"), RULE) == ()
+    assert found(build_noise(maker="aten::empty", work=False), RULE) == ()
 
 
 def test_an_operator_too_short_to_fill_a_large_tensor_has_made_another(found: Found) -> None:
     # torch 1.8 creates a tensor for each annotated region, on the line that copies a batch.
-    assert found(noise(fill_ns=20_000), RULE) == ()
-    assert found(noise(fill_ns=20_000, work=False), RULE) == ()
+    assert found(build_noise(fill_ns=20_000), RULE) == ()
+    assert found(build_noise(fill_ns=20_000, work=False), RULE) == ()
 
 
 def test_a_tensor_that_a_kernel_fills_is_copied_from_the_gpu(found: Found) -> None:
-    assert found(noise(direct=True, work=False), RULE) == ()
+    assert found(build_noise(direct=True, work=False), RULE) == ()

@@ -20,7 +20,7 @@ def launch(b: TraceBuilder, name: str, **inputs: Any) -> None:  # noqa: ANN401  
     b.launch(name, kernel="elementwise", host_ns=10_000, device_ns=500, **inputs)
 
 
-def averaging(
+def build_averaging(
     names: tuple[str, ...] = ("aten::mul_", "aten::add_"),
     *,
     shapes: tuple[list[int], ...] = SHAPES,
@@ -50,7 +50,7 @@ def averaging(
 
 
 def test_it_costs_nine_tenths_of_the_operators_host_time(found: Found) -> None:
-    (finding,) = found(averaging(), RULE)
+    (finding,) = found(build_averaging(), RULE)
     assert finding.cost.per_step_ns == 40 * 9_000
     assert (finding.severity, finding.confidence, finding.n) == ("warning", "medium", 120)
     assert finding.message == (
@@ -63,19 +63,19 @@ def test_it_costs_nine_tenths_of_the_operators_host_time(found: Found) -> None:
 
 
 def test_norms_of_gradients_have_an_operator_for_lists(found: Found) -> None:
-    (finding,) = found(averaging(("aten::linalg_vector_norm",)), RULE)
+    (finding,) = found(build_averaging(("aten::linalg_vector_norm",)), RULE)
     assert finding.fix == "Call `torch._foreach_norm` once with lists of all tensors."
 
 
 @pytest.mark.parametrize(
     "b",
     [
-        averaging(shapes=([64, 64],) * 4),  # over time
-        averaging(n_rounds=2),  # 16 operators
-        averaging(("aten::mul", "aten::add")),  # of a network
-        averaging(within="aten::lstm"),
-        averaging(mark="Optimizer.step#SGD.step"),
-        averaging(on_gpu=False),
+        build_averaging(shapes=([64, 64],) * 4),  # over time
+        build_averaging(n_rounds=2),  # 16 operators
+        build_averaging(("aten::mul", "aten::add")),  # of a network
+        build_averaging(within="aten::lstm"),
+        build_averaging(mark="Optimizer.step#SGD.step"),
+        build_averaging(on_gpu=False),
     ],
 )
 def test_other_operators_are_silent(found: Found, b: TraceBuilder) -> None:

@@ -196,7 +196,7 @@ def test_on_a_cpu_it_is_skipped(analyzed: Analyzed, host_alone: TraceBuilder) ->
     assert unchecked.reason == "No kernels or copies of a GPU were recorded."
 
 
-def by_hand(step: list[str]) -> tuple[int, list[str]]:
+def count_by_hand(step: list[str]) -> tuple[int, list[str]]:
     """How often a step goes up and comes back for nothing, and the step without these casts."""
     n, above = 0, list[int]()
     remaining: list[str] = list(step)
@@ -245,7 +245,7 @@ def test_any_order_of_casts_is_counted_as_by_hand(
     path = b.write(tmp_path_factory.mktemp("any") / "t.json")
     changed = {RULE: {"min_round_trips_count": 0.0, "min_busy_share": 0.0}}
     findings = analyze(path, select=[RULE], thresholds=changed, strict=True).findings
-    expected = [by_hand(step) for step in steps]
+    expected = [count_by_hand(step) for step in steps]
     n = sum(n_casts for n_casts, _ in expected)
 
     saved_ns = sum(map(length_ns, steps)) - sum(length_ns(remaining) for _, remaining in expected)

@@ -14,7 +14,7 @@ Analyzed = Callable[..., Report]
 UNSCALE = "aten::_amp_foreach_non_finite_check_and_unscale_"
 
 
-def training(
+def build_training(
     *,
     unscale: str = UNSCALE,
     clips: bool = False,
@@ -43,7 +43,7 @@ def training(
 
 
 def test_it_costs_the_idle_time_that_follows_the_wait(found: Found) -> None:
-    (finding,) = found(training(), RULE)
+    (finding,) = found(build_training(), RULE)
     # A step takes 631 µs: the kernels run from 10 to 520 µs and the copy to 521 µs, then the host
     # launches the update and goes on for 100 µs. Without the read the device is never idle again.
     assert finding.cost.ns == 4 * 631_000 - (10_000 + 4 * 561_000)
@@ -59,13 +59,13 @@ def test_it_costs_the_idle_time_that_follows_the_wait(found: Found) -> None:
 def test_clipping_between_check_and_step_changes_nothing(
     found: Found, unscale: str, *, clips: bool
 ) -> None:
-    b = training(clips=clips, unscale=unscale)
+    b = build_training(clips=clips, unscale=unscale)
     assert len(found(b, RULE)) == 1
     assert found(b, "item-sync") == ()
 
 
 def test_a_fused_optimizer_is_the_fix(found: Found) -> None:
-    assert found(training(reads=False, update="aten::_fused_adamw_"), RULE) == ()
+    assert found(build_training(reads=False, update="aten::_fused_adamw_"), RULE) == ()
 
 
 @pytest.mark.parametrize(
@@ -78,13 +78,13 @@ def test_a_fused_optimizer_is_the_fix(found: Found) -> None:
     ids=["before a fused step", "without a scaler", "before other work"],
 )
 def test_other_reads_are_the_programs(found: Found, changes: dict[str, str]) -> None:
-    b = training(**changes)  # type: ignore[arg-type]
+    b = build_training(**changes)  # type: ignore[arg-type]
     assert found(b, RULE) == ()
     assert len(found(b, "item-sync")) == 1
 
 
 def test_a_gpu_without_bfloat16_is_not_told_to_use_it(found: Found) -> None:
-    (finding,) = found(training(device="Tesla V100-SXM2-16GB"), RULE)
+    (finding,) = found(build_training(device="Tesla V100-SXM2-16GB"), RULE)
     assert "bfloat16" not in finding.fix
 
 

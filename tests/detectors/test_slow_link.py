@@ -13,7 +13,7 @@ RULE = "slow-link"
 FoundInJob = Callable[..., tuple[Finding, ...]]
 
 
-def program(transfers_ms: Sequence[float], *, n_elements: int = 1 << 22) -> JobBuilder:
+def build_program(transfers_ms: Sequence[float], *, n_elements: int = 1 << 22) -> JobBuilder:
     """Four steps in which pairs of ranks reduce gradients, and then all ranks their norm."""
     job = JobBuilder(2 * len(transfers_ms))
     for _ in range(4):
@@ -34,7 +34,7 @@ def program(transfers_ms: Sequence[float], *, n_elements: int = 1 << 22) -> JobB
 
 
 def test_a_group_is_named_that_is_slower_than_its_equals(found_in_job: FoundInJob) -> None:
-    (finding,) = found_in_job(program([2, 2, 6]), RULE)
+    (finding,) = found_in_job(build_program([2, 2, 6]), RULE)
     assert finding.ranks == (4, 5)
     assert (finding.cost.per_step_ns, finding.cost.basis) == (4 * MS, "replay")
     # 2^22 elements of 4 bytes, each once, in 6 ms.
@@ -53,11 +53,11 @@ def test_a_group_is_named_that_is_slower_than_its_equals(found_in_job: FoundInJo
 def test_it_is_silent_where_no_link_is_slow(
     found_in_job: FoundInJob, transfers_ms: list[float], n_elements: int
 ) -> None:
-    assert found_in_job(program(transfers_ms, n_elements=n_elements), RULE) == ()
+    assert found_in_job(build_program(transfers_ms, n_elements=n_elements), RULE) == ()
 
 
 def test_a_rank_that_joins_late_is_no_slow_link(found_in_job: FoundInJob) -> None:
-    job = program([2, 2, 2])
+    job = build_program([2, 2, 2])
     late = JobBuilder(6)
     for _ in range(4):
         with late.step():

@@ -16,7 +16,7 @@ HOOK = "autograd::engine::evaluate_function: torch::autograd::AccumulateGrad"
 OF_MODEL = "autograd::engine::evaluate_function: _CopyToModelParallelRegionBackward"
 
 
-def program(
+def build_program(
     n: int, *, n_elements: int | None = 1_000, dur_ns: int = 20 * US, within: str | None = HOOK
 ) -> TraceBuilder:
     """Steps whose backward pass is followed by all-reduces on a stream of their own.
@@ -64,7 +64,7 @@ def reduce(b: TraceBuilder, dur_ns: int, size: dict[str, object]) -> None:
 def test_many_small_all_reduces_could_be_one(
     found: Callable[..., tuple[Finding, ...]], n_elements: int | None, within: str | None
 ) -> None:
-    (finding,) = found(program(40, n_elements=n_elements, within=within), RULE)
+    (finding,) = found(build_program(40, n_elements=n_elements, within=within), RULE)
     assert finding.n == 3 * 40
     # One of 40 remains, or with sizes the first bucket and one more.
     n_kept = 1 if n_elements is None else 2
@@ -77,11 +77,11 @@ def test_many_small_all_reduces_could_be_one(
 @pytest.mark.parametrize(
     "silent",
     [
-        program(2, n_elements=5 << 20, dur_ns=400 * US),
-        program(12, n_elements=6 << 20, dur_ns=400 * US),
-        program(6),
-        program(40, within=OF_MODEL),
-        program(40, n_elements=None, dur_ns=200 * US),
+        build_program(2, n_elements=5 << 20, dur_ns=400 * US),
+        build_program(12, n_elements=6 << 20, dur_ns=400 * US),
+        build_program(6),
+        build_program(40, within=OF_MODEL),
+        build_program(40, n_elements=None, dur_ns=200 * US),
     ],
     ids=["cured", "many bytes", "few", "tensor parallelism", "long ones without sizes"],
 )
@@ -92,7 +92,7 @@ def test_it_is_silent_where_gradients_are_reduced_in_large_pieces(
 
 
 def test_one_rank_has_nobody_to_reduce_with(found: Callable[..., tuple[Finding, ...]]) -> None:
-    b = program(40)
+    b = build_program(40)
     b.head["distributedInfo"] = {"rank": 0, "world_size": 1}
     assert found(b, RULE) == ()
 

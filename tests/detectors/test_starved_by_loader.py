@@ -58,7 +58,7 @@ def test_it_names_the_loop_and_what_to_write(found: Found) -> None:
     assert "num_workers=4" in finding.fix
 
 
-def inference(*frames: tuple[str, str], begins: bool) -> TraceBuilder:
+def build_inference(*frames: tuple[str, str], begins: bool) -> TraceBuilder:
     """Steps that load two batches each, within some functions."""
     b = TraceBuilder(stacks=True)
     for _ in range(3):
@@ -87,7 +87,7 @@ def inference(*frames: tuple[str, str], begins: bool) -> TraceBuilder:
 def test_it_names_the_function_that_prepares_batches_in_the_loops_own_process(
     found: Found,
 ) -> None:
-    (finding,) = found(inference(begins=False), RULE)
+    (finding,) = found(build_inference(begins=False), RULE)
     assert "for its next batch, mostly `zoom()` of scipy. The GPU" in finding.message
     assert finding.cost.basis == "replay"
 
@@ -95,7 +95,7 @@ def test_it_names_the_function_that_prepares_batches_in_the_loops_own_process(
 def test_a_loader_that_each_step_begins_anew_cannot_have_its_first_batch_ready(
     found: Found,
 ) -> None:
-    (finding,) = found(inference(begins=True), RULE)
+    (finding,) = found(build_inference(begins=True), RULE)
     assert finding.cost.basis == "upper-bound"
 
 
@@ -130,7 +130,7 @@ def test_a_loader_within_the_wait_that_profkit_measures_decides_the_fix(
 def test_the_fix_is_an_argument_of_the_library_that_makes_the_loader(
     found: Found, frame: tuple[str, str], fix: str
 ) -> None:
-    (finding,) = found(inference(frame, begins=False), RULE)
+    (finding,) = found(build_inference(frame, begins=False), RULE)
     assert fix in finding.fix
 
 

@@ -34,7 +34,7 @@ def program(
     return job
 
 
-def on_host(late: int, how: str) -> JobBuilder:
+def build_late_host(late: int, how: str) -> JobBuilder:
     """Steps in which the host of one rank launches 4 ms later than the others."""
     job = JobBuilder(4)
     for _ in range(4):
@@ -133,7 +133,7 @@ def test_a_rank_whose_device_computes_longer_costs_what_the_others_wait(
 def test_a_rank_whose_host_is_late_is_named_with_its_line(
     tmp_path: Path, how: str, why: str, where: str
 ) -> None:
-    report = analyze(on_host(1, how).write(tmp_path / "job"), strict=True)
+    report = analyze(build_late_host(1, how).write(tmp_path / "job"), strict=True)
     (finding,) = (finding for finding in report.findings if finding.rule == "COM004")
     assert finding.ranks == (1,)
     assert finding.cost.per_step_ns == pytest.approx(4 * MS, rel=0.002)

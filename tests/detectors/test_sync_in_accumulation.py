@@ -24,7 +24,7 @@ def reduce_gradients(b: TraceBuilder, dur_ns: int) -> None:
         b.kernel(NCCL, dur_ns, correlation=ident, stream=COMM_STREAM, at_ns=b.free_at_ns())
 
 
-def program(
+def build_program(
     n_passes: int, *, reducing: tuple[int, ...], n_forwards: int = 1, update: bool = True
 ) -> TraceBuilder:
     """Steps of DDP with some backward passes, of which some reduce gradients.
@@ -59,7 +59,7 @@ def program(
 def test_all_passes_but_the_last_one_need_not_reduce(
     found: Callable[..., tuple[Finding, ...]],
 ) -> None:
-    (finding,) = found(program(4, reducing=(0, 1, 2, 3)), RULE)
+    (finding,) = found(build_program(4, reducing=(0, 1, 2, 3)), RULE)
     assert finding.n == 3 * 3
     assert finding.cost.per_step_ns == pytest.approx(3 * 400 * US, rel=0.05)
     assert finding.cost.basis == "replay"
@@ -72,10 +72,10 @@ def test_all_passes_but_the_last_one_need_not_reduce(
 @pytest.mark.parametrize(
     "silent",
     [
-        program(4, reducing=(3,)),
-        program(1, reducing=(0,)),
-        program(1, reducing=(0,), n_forwards=3),
-        program(4, reducing=(0, 1, 2, 3), update=False),
+        build_program(4, reducing=(3,)),
+        build_program(1, reducing=(0,)),
+        build_program(1, reducing=(0,), n_forwards=3),
+        build_program(4, reducing=(0, 1, 2, 3), update=False),
     ],
     ids=["no_sync", "no accumulation", "several forward passes", "no optimizer steps"],
 )
@@ -88,7 +88,7 @@ def test_it_is_silent_where_gradients_are_reduced_once(
 def test_it_is_silent_where_each_model_has_its_own_optimizer(
     found: Callable[..., tuple[Finding, ...]],
 ) -> None:
-    b = program(1, reducing=(0,))
+    b = build_program(1, reducing=(0,))
     for _ in range(2):
         with b.step():
             for _ in range(2):

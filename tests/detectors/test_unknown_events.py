@@ -15,7 +15,7 @@ RULE = "unknown-events"
 Entry = dict[str, Any]
 
 
-def accelerated(*, device: bool = True) -> list[Entry]:
+def build_events(*, device: bool = True) -> list[Entry]:
     """Operators, and work of a device in categories and with arguments that are not known."""
     events: list[Entry] = [
         {"ph": "M", "name": "process_name", "pid": pid, "tid": 0, "args": {"name": name}}
@@ -60,7 +60,7 @@ def report(tmp_path: Path, events: list[Entry]) -> Report:
 
 
 def test_work_of_an_accelerator_in_another_form_is_reported(tmp_path: Path) -> None:
-    (finding,) = report(tmp_path, accelerated()).health
+    (finding,) = report(tmp_path, build_events()).health
     assert (finding.rule, finding.severity, finding.n) == ("PRF011", "warning", 5)
     assert finding.message == (
         "5 of 10 events (50%) are of kinds that profkit does not know, and are in no figure, such "
@@ -69,12 +69,12 @@ def test_work_of_an_accelerator_in_another_form_is_reported(tmp_path: Path) -> N
 
 
 def test_such_a_program_is_not_said_to_run_on_the_cpu_alone(tmp_path: Path) -> None:
-    assert "No device work was recorded." in headline(report(tmp_path, accelerated()))
-    assert " on the CPU" in headline(report(tmp_path, accelerated(device=False)))
+    assert "No device work was recorded." in headline(report(tmp_path, build_events()))
+    assert " on the CPU" in headline(report(tmp_path, build_events(device=False)))
 
 
 def test_operators_alone_are_no_fault(tmp_path: Path) -> None:
-    assert report(tmp_path, accelerated(device=False)).health == ()
+    assert report(tmp_path, build_events(device=False)).health == ()
 
 
 def test_kinetos_other_events_and_single_marks_are_no_fault(
@@ -82,8 +82,8 @@ def test_kinetos_other_events_and_single_marks_are_no_fault(
 ) -> None:
     assert found(TraceBuilder(stacks=True), RULE) == ()
     ranges = [
-        {**event, "cat": "cuda_profiler_range"} for event in accelerated() if "cat" not in event
+        {**event, "cat": "cuda_profiler_range"} for event in build_events() if "cat" not in event
     ]
-    assert report(tmp_path, [*accelerated(device=False), *ranges]).health == ()
+    assert report(tmp_path, [*build_events(device=False), *ranges]).health == ()
     mark = {"ph": "X", "name": "mark", "pid": 9, "tid": 9, "ts": 1, "dur": 1}
-    assert report(tmp_path, [*accelerated(device=False) * 50, mark]).health == ()
+    assert report(tmp_path, [*build_events(device=False) * 50, mark]).health == ()

@@ -81,7 +81,7 @@ def model_pass(
             compute(b, compute_ns, host_ns=host_ns)
 
 
-def program(
+def build_program(
     order: Order,
     *,
     gather_ns: int = 400 * US,
@@ -111,7 +111,7 @@ def program(
 def test_it_costs_what_the_layer_before_could_overlap(
     found: Callable[..., tuple[Finding, ...]],
 ) -> None:
-    (finding,) = found(program("needed"), RULE)
+    (finding,) = found(build_program("needed"), RULE)
     # The first layer has none before it; 300 of 400 us of the others overlap.
     assert finding.cost.per_step_ns == (N_LAYERS - 1) * 300 * US
     assert finding.n == 3 * (N_LAYERS - 1)
@@ -125,7 +125,7 @@ def test_it_costs_what_the_layer_before_could_overlap(
 
 
 def test_a_shorter_gather_overlaps_wholly(found: Callable[..., tuple[Finding, ...]]) -> None:
-    (finding,) = found(program("needed", gather_ns=100 * US), RULE)
+    (finding,) = found(build_program("needed", gather_ns=100 * US), RULE)
     assert finding.cost.per_step_ns == (N_LAYERS - 1) * 100 * US
 
 
@@ -145,7 +145,7 @@ def test_the_fix_is_that_of_the_pass(
     *,
     backward: bool,
 ) -> None:
-    (finding,) = found(program("needed", within=within, backward=backward), RULE)
+    (finding,) = found(build_program("needed", within=within, backward=backward), RULE)
     assert expected in finding.fix
     assert finding.evidence["n_in_backward"] == (9 if backward else 0)
 
@@ -153,7 +153,7 @@ def test_the_fix_is_that_of_the_pass(
 def test_the_rate_limiter_is_named_where_it_delays_the_host(
     found: Callable[..., tuple[Finding, ...]],
 ) -> None:
-    b = program("needed", within=FSDP1)
+    b = build_program("needed", within=FSDP1)
     for _ in range(2):
         with b.step(), b.annotation("FullyShardedDataParallel.rate_limiter"):
             b.advance(500 * US)
@@ -164,7 +164,7 @@ def test_the_rate_limiter_is_named_where_it_delays_the_host(
 def test_gathers_of_zero_are_told_by_its_autograd_functions(
     found: Callable[..., tuple[Finding, ...]],
 ) -> None:
-    b = program("needed", within=("deepspeed",))
+    b = build_program("needed", within=("deepspeed",))
     assert found(b, RULE) == ()
     with b.op("PreBackwardFunctionForModule"):
         b.advance(US)
@@ -176,14 +176,14 @@ def test_gathers_of_zero_are_told_by_its_autograd_functions(
 @pytest.mark.parametrize(
     "silent",
     [
-        program("implicit"),
-        program("explicit"),
-        program("implicit", gather_ns=900 * US),
-        program("explicit", gather_ns=900 * US),
-        program("explicit", host_ns=350 * US),
-        program("needed", compute_ns=1 * US, host_ns=5 * US),
-        program("needed", gather_ns=2 * US),
-        program("needed", within=("FullyShardedDataParallel.forward",)),
+        build_program("implicit"),
+        build_program("explicit"),
+        build_program("implicit", gather_ns=900 * US),
+        build_program("explicit", gather_ns=900 * US),
+        build_program("explicit", host_ns=350 * US),
+        build_program("needed", compute_ns=1 * US, host_ns=5 * US),
+        build_program("needed", gather_ns=2 * US),
+        build_program("needed", within=("FullyShardedDataParallel.forward",)),
     ],
     ids=[
         "FSDP's own prefetching", "prefetched", "transfers are longer than layers",
@@ -213,13 +213,13 @@ def test_the_first_gather_of_a_pass_has_nothing_before_it(
 
 
 def test_exposed_communication_has_the_rest(analyzed: Callable[..., Report]) -> None:
-    b = program("needed")
+    b = build_program("needed")
     both = analyzed(b, "COM")
     by_name = {finding.name: finding.cost.per_step_ns for finding in both.findings}
     # The first all-gather, less the time in which the host launches what waits for it.
     saved_ns = 400 * US - 14 * US + 3 * 100 * US
     assert by_name == {RULE: 3 * 300 * US, "exposed-communication": saved_ns}
-    assert analyzed(program("needed", gather_ns=300 * US), "COM").findings[0].name == RULE
+    assert analyzed(build_program("needed", gather_ns=300 * US), "COM").findings[0].name == RULE
 
 
 def test_it_is_skipped_without_operators(

@@ -28,7 +28,7 @@ NO_LINES = OpLines(
 )
 
 
-def program(
+def build_program(
     *unused: UnusedGradients, lines: OpLines | None = NO_LINES, backward_ns: int = 6_000_000
 ) -> TraceBuilder:
     """Two steps of a student, Linear_0, and a teacher, Linear_1, of which each passes back."""
@@ -52,7 +52,7 @@ def program(
 
 
 def test_the_backward_pass_of_the_module_is_the_most_that_its_fix_saves(found: Found) -> None:
-    (finding,) = found(program(TEACHER), RULE)
+    (finding,) = found(build_program(TEACHER), RULE)
     assert finding.message == (
         "The backward pass of `teacher` in train (train.py:30) takes 6.00 ms per step (46%), and "
         "no optimizer uses the gradients of its 2 parameters (4.00 KiB)."
@@ -71,13 +71,13 @@ def test_the_backward_pass_of_the_module_is_the_most_that_its_fix_saves(found: F
 def test_gradients_that_are_used_are_not_reported(
     found: Found, unused: tuple[UnusedGradients, ...]
 ) -> None:
-    assert found(program(*unused), RULE) == ()
+    assert found(build_program(*unused), RULE) == ()
 
 
 def test_a_short_backward_pass_is_not_reported(found: Found) -> None:
-    assert found(program(TEACHER, backward_ns=100_000), RULE) == ()
+    assert found(build_program(TEACHER, backward_ns=100_000), RULE) == ()
 
 
 def test_a_recording_without_lines_is_unchecked(analyzed: Analyzed) -> None:
-    (unchecked,) = analyzed(program(lines=None), RULE).unchecked
+    (unchecked,) = analyzed(build_program(lines=None), RULE).unchecked
     assert unchecked.rule == "KER016"

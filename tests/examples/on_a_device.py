@@ -75,7 +75,7 @@ class Work(NamedTuple):
 WorkOf = Callable[[Event], Sequence[Work]]
 
 
-def on_a_device(
+def write_on_a_device(
     recorded: Path, to: Path, work_of: WorkOf, *, slower: float = SLOWER, ahead: float = 0
 ) -> Path:
     """Write a recording of an H200.
@@ -92,7 +92,7 @@ def on_a_device(
     trace = json.loads(gzip.decompress(recorded.read_bytes()))
     events = [event for event in trace["traceEvents"] if "ts" in event]
     base = min(event["ts"] for event in events)
-    calls = sorted(_calls(events, work_of), key=lambda call: float(call["ts"]))
+    calls = sorted(_find_calls(events, work_of), key=lambda call: float(call["ts"]))
     times = np.array([(call["ts"] - base) * slower for call in calls])
     work_us = sum(call["work"].ns for call in calls if call["work"].name) / 1000
     longer = max(1, math.ceil(ahead * float(times[-1] - times[0]) / work_us))
@@ -113,12 +113,12 @@ def on_a_device(
     trace["deviceProperties"] = [
         {"id": 0, "name": "NVIDIA H200", "computeMajor": 9, "computeMinor": 0}
     ]
-    trace["traceEvents"] += list(_device_events(calls, times, late, done))
+    trace["traceEvents"] += list(_build_device_events(calls, times, late, done))
     to.write_text(json.dumps(trace))
     return to
 
 
-def _calls(events: Sequence[dict[str, Any]], work_of: WorkOf) -> Iterator[dict[str, Any]]:
+def _find_calls(events: Sequence[dict[str, Any]], work_of: WorkOf) -> Iterator[dict[str, Any]]:
     """The calls of the runtime, with their work."""
     op_events = [e for e in events if e.get("cat") == "cpu_op" or e["name"] == "[memory]"]
     op_events.sort(key=lambda e: (float(e["ts"]), -e.get("dur", 0.0)))
@@ -174,7 +174,7 @@ _CALL_US: Final = 0.005
 """What a launch takes, little in an operator of any length."""
 
 
-def _device_events(
+def _build_device_events(
     calls: Sequence[Event],
     times: Any,  # noqa: ANN401
     late: Any,  # noqa: ANN401

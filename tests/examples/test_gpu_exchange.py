@@ -34,7 +34,7 @@ class Recorded:
     events: list[dict[str, Any]]
 
 
-def recorded(folder: Path, *variant: str) -> Recorded:
+def record(folder: Path, *variant: str) -> Recorded:
     report = folder / "report.json"
     finished = subprocess.run(
         [
@@ -71,19 +71,19 @@ def recorded(folder: Path, *variant: str) -> Recorded:
 
 @pytest.fixture(scope="module")
 def faulty(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
-    return recorded(tmp_path_factory.mktemp("faulty"))
+    return record(tmp_path_factory.mktemp("faulty"))
 
 
 @pytest.fixture(scope="module")
 def cured(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
-    return recorded(tmp_path_factory.mktemp("cured"), "--cured")
+    return record(tmp_path_factory.mktemp("cured"), "--cured")
 
 
 def span(event: dict[str, Any]) -> tuple[float, float]:
     return event["ts"], event["ts"] + event["dur"]
 
 
-def waited_each_step(events: list[dict[str, Any]]) -> list[tuple[float, float]]:
+def measure_waits(events: list[dict[str, Any]]) -> list[tuple[float, float]]:
     """Of each step, its length and what of it was waited, in microseconds.
 
     From an exchange's end back to the last operator of the training thread that has no others
@@ -133,7 +133,7 @@ def test_it_speaks_of_as_much_as_was_waited_and_of_a_tenth_of_the_steps_at_least
     variant: str, request: pytest.FixtureRequest
 ) -> None:
     run: Recorded = request.getfixturevalue(variant)
-    steps = waited_each_step(run.events)
+    steps = measure_waits(run.events)
     assert len(steps) == 3
     hits = [waited >= LEAST_SHARE * length for length, waited in steps]
     assert bool(run.said) == (sum(hits) >= 2 and any(hits[1:]))

@@ -15,7 +15,7 @@ import torch
 
 import profkit
 from profkit.model.report import Report
-from tests.examples.on_a_device import FULL, FULL_NS, NS_A_NUMBER, by_precision, on_a_device
+from tests.examples.on_a_device import FULL, FULL_NS, NS_A_NUMBER, by_precision, write_on_a_device
 from traces.recordings import fault_line
 
 PROGRAMS = Path(__file__).parents[2] / "examples" / "gpu"
@@ -54,7 +54,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Recorded]:
         (trace,) = folder.rglob("*.pt.trace.json.gz")
         tf32 = torch.get_float32_matmul_precision() != "highest"
         work_of = by_precision(tf32=tf32)
-        path = on_a_device(trace, folder / "on_a_device.pt.trace.json", work_of)
+        path = write_on_a_device(trace, folder / "on_a_device.pt.trace.json", work_of)
         recordings[key] = path, profkit.analyze(path, select=RULES, strict=True)
 
         return recordings[key]

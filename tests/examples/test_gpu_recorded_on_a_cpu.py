@@ -16,7 +16,7 @@ import torch
 
 import profkit
 from profkit.model.report import Report
-from tests.examples.on_a_device import AHEAD, Device, on_a_device
+from tests.examples.on_a_device import AHEAD, Device, write_on_a_device
 from traces.recordings import fault_line
 
 PROGRAMS: Final = Path(__file__).parents[2] / "examples" / "gpu"
@@ -81,7 +81,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Recorded]:
         (trace,) = folder.rglob("*.pt.trace.json.gz")
         device = Device(searches=torch.backends.cudnn.benchmark, times=small.times)
         path = folder / "on_a_device.pt.trace.json"
-        on_a_device(trace, path, device.work_of, slower=1, ahead=AHEAD)
+        write_on_a_device(trace, path, device.work_of, slower=1, ahead=AHEAD)
 
         return profkit.analyze(path, select=RULES, strict=True)
 

@@ -18,7 +18,7 @@ import profkit
 from profkit.api import analyze
 from profkit.engine.registry import rules
 from profkit.model.report import Report
-from tests.examples.on_a_device import Device, on_a_device
+from tests.examples.on_a_device import Device, write_on_a_device
 from traces.recordings import fault_line
 
 PROGRAMS = Path(__file__).parents[2] / "examples" / "host"
@@ -63,7 +63,7 @@ def report_on(name: str, path: Path, *, cured: bool) -> Report:
     rule = EXPECTED[name]["rule"]
     changed: dict[str, float] = {}
     if EXPECTED[name].get("on_a_device"):
-        path = on_a_device(path, path.with_suffix(".json"), Device().work_of, slower=1)
+        path = write_on_a_device(path, path.with_suffix(".json"), Device().work_of, slower=1)
         changed["min_pause_ns"] = LONG_PAUSE_NS
     elif "min_saved_share" in fields_of(rule):
         changed["min_saved_share"] = 1e-4

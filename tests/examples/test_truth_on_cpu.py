@@ -8,7 +8,7 @@ import pytest
 from examples.gpu import record
 from examples.gpu.recording.rows import ROOT
 from examples.truth.measure import PROGRAMS, cost_of
-from examples.truth.section import MEASURED, Pair, Round, quartiles, recorded, section
+from examples.truth.section import MEASURED, Pair, Round, quartiles, recorded, write_section
 
 
 def pair(low_ms: float, high_ms: float, basis: str = "replay", fixed_ms: float = 6.0) -> Pair:
@@ -63,7 +63,7 @@ def test_a_row_has_medians_quartiles_and_the_machine() -> None:
     wrong = asdict(pair(1.0, 1.0)) | {"program": "recompiles"}
     machine = {"cpu": "Any", "cores": 2, "system": "Linux x86_64", "torch": "2", "python": "3.11"}
 
-    text = section(
+    text = write_section(
         {"machine": machine, "date": "2026-11-22", "load": [0.5, 1.25], "pairs": [right, wrong]}
     )
     assert (
@@ -78,7 +78,7 @@ def test_a_row_has_medians_quartiles_and_the_machine() -> None:
 
     busy = right | {"rounds": [round_facts | {"cpu_share": 0.5} for round_facts in right["rounds"]]}
     facts = {"machine": machine, "date": "2026-11-22", "load": [4.0, 5.0], "pairs": [busy]}
-    assert "The machine was busy" in section(facts)
+    assert "The machine was busy" in write_section(facts)
 
 
 def test_the_cost_is_that_of_the_rule() -> None:

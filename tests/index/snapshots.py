@@ -17,7 +17,7 @@ Block = tuple[Sequence[Site], int]
 """The frames of its stack, innermost first, and its bytes."""
 
 
-def segment(blocks: Sequence[Block], device: int = 0, first_address: int = 1 << 40) -> Any:  # noqa: ANN401
+def build_segment(blocks: Sequence[Block], device: int = 0, first_address: int = 1 << 40) -> Any:  # noqa: ANN401
     """A segment of active blocks, one behind the other."""
     entries, address = [], first_address
     for frames, n_bytes in blocks:
@@ -47,7 +47,7 @@ def segment(blocks: Sequence[Block], device: int = 0, first_address: int = 1 << 
 
 def content(blocks: Sequence[Block], device: int = 0) -> dict[str, Any]:
     """A snapshot of one device without a history."""
-    return {"segments": [segment(blocks, device)], "device_traces": []}
+    return {"segments": [build_segment(blocks, device)], "device_traces": []}
 
 
 def write(path: Path, blocks: Sequence[Block], device: int = 0) -> Path:

@@ -9,7 +9,7 @@ from torch.utils.data import DataLoader
 
 import profkit
 from profkit.integrations.training import figures
-from tests.integrations.trainings import LOADER, OPTIMIZER, findings_of, steps_of
+from tests.integrations.trainings import LOADER, OPTIMIZER, run_example, steps_of
 
 EXAMPLE = "accelerate_slow_dataset"
 # Importing it alone takes seconds.
@@ -114,5 +114,5 @@ def test_steps_of_profkit_measure_the_wait_for_a_prepared_loader() -> None:
 def test_the_example_has_its_problem_alone(
     arguments: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rules = findings_of(EXAMPLE, arguments, monkeypatch)
+    rules = run_example(EXAMPLE, arguments, monkeypatch)
     assert rules == ([] if "--cured" in arguments else ["starved-by-loader"])

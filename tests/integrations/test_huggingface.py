@@ -12,7 +12,7 @@ from torch.utils.data import Dataset
 
 from profkit.integrations.training import figures
 from tests.docs.blocks import ROOT
-from tests.integrations.trainings import LOADER, OPTIMIZER, findings_of, steps_of
+from tests.integrations.trainings import LOADER, OPTIMIZER, run_example, steps_of
 
 if TYPE_CHECKING:
     from profkit.integrations.huggingface import ProfkitTrainerCallback
@@ -63,7 +63,7 @@ def callback(**options: Any) -> "ProfkitTrainerCallback":  # noqa: ANN401  (thos
     return ProfkitTrainerCallback(**{"quiet": True} | options)
 
 
-def trained(
+def train(
     n_batches: int, own: "ProfkitTrainerCallback", rows: Rows | None = None, **options: object
 ) -> Any:  # noqa: ANN401
     """The trainer, after one epoch of batches of two rows."""
@@ -94,7 +94,7 @@ def trained(
 
 def test_a_step_is_an_update_with_all_of_its_batches(capsys: pytest.CaptureFixture[str]) -> None:
     profkit_callback = callback(quiet=False)
-    trainer = trained(
+    trainer = train(
         20, profkit_callback, gradient_accumulation_steps=2, eval_strategy="steps", eval_steps=5
     )
 
@@ -124,7 +124,7 @@ def test_a_step_is_an_update_with_all_of_its_batches(capsys: pytest.CaptureFixtu
 def test_a_training_that_raised_is_reported_when_the_next_one_begins() -> None:
     profkit_callback = callback()
     with pytest.raises(ZeroDivisionError, match="in the data set") as raised:
-        trained(20, profkit_callback, Rows(40, fails_at=16))
+        train(20, profkit_callback, Rows(40, fails_at=16))
     assert raised.value.__context__ is None
     before = profkit_callback.report
     profkit_callback.finish()
@@ -160,5 +160,5 @@ def test_a_program_that_ends_with_an_exception_has_a_report(tmp_path: Path) -> N
 def test_the_example_has_its_problem_alone(
     arguments: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rules = findings_of(EXAMPLE, arguments, monkeypatch)
+    rules = run_example(EXAMPLE, arguments, monkeypatch)
     assert rules == ([] if "--cured" in arguments else ["starved-by-loader"])

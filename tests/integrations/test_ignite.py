@@ -9,7 +9,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from profkit.integrations.training import figures
-from tests.integrations.trainings import LOADER, OPTIMIZER, findings_of, steps_of
+from tests.integrations.trainings import LOADER, OPTIMIZER, run_example, steps_of
 
 if TYPE_CHECKING:
     from profkit.integrations.ignite import ProfkitHandler
@@ -29,7 +29,7 @@ def batches(n: int) -> DataLoader[torch.Tensor]:
     return DataLoader(torch.randn(2 * n, 16), batch_size=2)  # type: ignore[arg-type]
 
 
-def attached(*, fails_at: int = 0) -> "tuple[Any, ProfkitHandler]":
+def attach(*, fails_at: int = 0) -> "tuple[Any, ProfkitHandler]":
     """An engine that evaluates after each epoch by another operator, and the handler.
 
     Args:
@@ -57,7 +57,7 @@ def attached(*, fails_at: int = 0) -> "tuple[Any, ProfkitHandler]":
 
 
 def test_a_step_is_an_iteration_with_the_wait_for_its_data() -> None:
-    trainer, handler = attached()
+    trainer, handler = attach()
     trainer.run(batches(5), max_epochs=2)
 
     steps = steps_of(handler.path)
@@ -83,7 +83,7 @@ def test_the_wait_for_data_that_no_loader_of_torch_reads_is_measured() -> None:
             time.sleep(0.005)
             yield torch.randn(2, 16)
 
-    trainer, handler = attached()
+    trainer, handler = attach()
     trainer.run(rows(), max_epochs=1, epoch_length=8)
     assert handler.report is not None
     steps = handler.report.summary.steps
@@ -92,7 +92,7 @@ def test_the_wait_for_data_that_no_loader_of_torch_reads_is_measured() -> None:
 
 
 def test_an_exception_leaves_a_report_and_is_raised_unchanged() -> None:
-    trainer, handler = attached(fails_at=7)
+    trainer, handler = attach(fails_at=7)
     with pytest.raises(ZeroDivisionError, match="in the update") as raised:
         trainer.run(batches(20))
     assert raised.value.__context__ is None
@@ -103,7 +103,7 @@ def test_an_exception_leaves_a_report_and_is_raised_unchanged() -> None:
 def test_an_exception_that_the_program_handles_is_left_to_it() -> None:
     from ignite.engine import Events
 
-    trainer, handler = attached(fails_at=7)
+    trainer, handler = attach(fails_at=7)
     handled: list[BaseException] = []
     trainer.add_event_handler(Events.EXCEPTION_RAISED, lambda _, error: handled.append(error))
     trainer.run(batches(20))
@@ -114,7 +114,7 @@ def test_an_exception_that_the_program_handles_is_left_to_it() -> None:
 def test_a_training_that_is_terminated_has_a_report() -> None:
     from ignite.engine import Events
 
-    trainer, handler = attached()
+    trainer, handler = attach()
     trainer.add_event_handler(Events.ITERATION_COMPLETED(once=8), trainer.terminate)
     trainer.run(batches(20))
     assert [step.number for step in steps_of(handler.path)] == [4, 5, 6]
@@ -126,5 +126,5 @@ def test_a_training_that_is_terminated_has_a_report() -> None:
 def test_the_example_has_its_problem_alone(
     arguments: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rules = findings_of(EXAMPLE, arguments, monkeypatch)
+    rules = run_example(EXAMPLE, arguments, monkeypatch)
     assert rules == ([] if "--cured" in arguments else ["retained-graph"])

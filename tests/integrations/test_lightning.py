@@ -12,7 +12,7 @@ import profkit
 from profkit.capture.process import console
 from profkit.errors import UsageError
 from profkit.integrations.training import Training, figures
-from tests.integrations.trainings import LOADER, OPTIMIZER, findings_of, steps_of
+from tests.integrations.trainings import LOADER, OPTIMIZER, run_example, steps_of
 
 if TYPE_CHECKING:
     from profkit.integrations.lightning import ProfkitCallback
@@ -40,7 +40,7 @@ def callback(**options: Any) -> "ProfkitCallback":  # noqa: ANN401  (those of th
     return ProfkitCallback(**{"quiet": True} | options)
 
 
-def network(*, fails_at: int | None = None, leaks: bool = False) -> object:
+def build_network(*, fails_at: int | None = None, leaks: bool = False) -> object:
     """A module whose validation runs an operator that its training does not have.
 
     Args:
@@ -100,7 +100,7 @@ def test_a_step_is_an_update_with_all_of_its_batches(
 
     profkit_callback, logger = callback(quiet=False), CSVLogger(tmp_path, version="one")
     fitted(
-        network(),
+        build_network(),
         20,
         profkit_callback,
         accumulate_grad_batches=2,
@@ -137,7 +137,7 @@ def test_a_step_is_an_update_with_all_of_its_batches(
 def test_an_exception_leaves_a_report_and_is_raised_unchanged() -> None:
     profkit_callback = callback()
     with pytest.raises(ZeroDivisionError, match="in the training step") as raised:
-        fitted(network(fails_at=6), 20, profkit_callback)
+        fitted(build_network(fails_at=6), 20, profkit_callback)
     assert raised.value.__cause__ is None
     assert raised.value.__context__ is None
     assert profkit_callback.report is not None
@@ -147,7 +147,7 @@ def test_an_exception_leaves_a_report_and_is_raised_unchanged() -> None:
 @pytest.mark.slow
 def test_a_leak_is_found_in_all_steps() -> None:
     profkit_callback = callback()
-    fitted(network(leaks=True), 60, profkit_callback, limit_val_batches=0)
+    fitted(build_network(leaks=True), 60, profkit_callback, limit_val_batches=0)
     assert profkit_callback.report is not None
     (leak,) = [
         finding for finding in profkit_callback.report.findings if finding.cost.per_step_bytes
@@ -163,7 +163,10 @@ def test_the_profiler_of_the_trainer_has_torchs_to_itself(
 
     profkit_callback = callback()
     fitted(
-        network(), 12, profkit_callback, profiler=PyTorchProfiler(dirpath=tmp_path, filename="own")
+        build_network(),
+        12,
+        profkit_callback,
+        profiler=PyTorchProfiler(dirpath=tmp_path, filename="own"),
     )
     assert profkit_callback.path is None
     assert list(tmp_path.glob("*own*"))
@@ -178,7 +181,7 @@ def test_a_callback_that_fails_does_not_break_the_training(
 
     monkeypatch.setattr(Training, "step", broken)
     profkit_callback = callback()
-    fitted(network(), 6, profkit_callback)
+    fitted(build_network(), 6, profkit_callback)
     warned = [line for line in capsys.readouterr().err.splitlines() if "fault of ours" in line]
     assert len(warned) == 1
     assert "the callback failed; the training goes on without it" in warned[0]
@@ -188,7 +191,7 @@ def test_a_callback_that_fails_does_not_break_the_training(
 def test_it_leaves_the_steps_to_a_recording_around_it(capsys: pytest.CaptureFixture[str]) -> None:
     profkit_callback = callback(quiet=False)
     with profkit.trace("outer", quiet=True, stacks=False):
-        fitted(network(), 6, profkit_callback)
+        fitted(build_network(), 6, profkit_callback)
     assert profkit_callback.path is None
     assert profkit_callback.report is None
     assert "“train” is part of another recording" in capsys.readouterr().err
@@ -205,6 +208,6 @@ def test_a_wrong_argument_is_an_error_where_it_is_given() -> None:
 def test_the_example_has_its_problem_alone(
     arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    rules = findings_of(EXAMPLE, arguments, monkeypatch)
+    rules = run_example(EXAMPLE, arguments, monkeypatch)
     assert rules == ([] if "--cured" in arguments else ["retained-graph"])
     assert capsys.readouterr().out.startswith("40 steps, last loss ")

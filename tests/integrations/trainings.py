@@ -47,7 +47,7 @@ def steps_of(path: str | None) -> list[Step]:
     return sorted(spans, key=lambda step: step.number)
 
 
-def findings_of(example: str, arguments: list[str], patch: pytest.MonkeyPatch) -> list[str]:
+def run_example(example: str, arguments: list[str], patch: pytest.MonkeyPatch) -> list[str]:
     """The names of the rules that fire in a program of ``examples/trainers``."""
     reports: list[Report | None] = []
 

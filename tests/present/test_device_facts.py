@@ -19,7 +19,7 @@ GIB = 1 << 30
 
 @pytest.fixture
 def device() -> SnapshotDevice:
-    memory = reports.snapshot_report().summary.memory
+    memory = reports.build_snapshot_report().summary.memory
     assert memory is not None
     return memory.devices[0]
 

@@ -23,10 +23,10 @@ from tests.renderers.products import Page
 from tests.renderers.test_difference import difference
 
 REPORTS = {
-    "gpu": reports.gpu_report(),
-    "cpu": reports.cpu_report(),
+    "gpu": reports.build_gpu_report(),
+    "cpu": reports.build_cpu_report(),
     "monitored": reports.watched_report(),
-    "snapshot": reports.snapshot_report(2),
+    "snapshot": reports.build_snapshot_report(2),
     "unchecked": reports.unchecked_report(),
 }
 
@@ -97,7 +97,7 @@ def test_top_limits_findings_and_rows_and_says_how_many_are_hidden() -> None:
 
 
 def test_small_parts_share_a_line() -> None:
-    block = document(reports.gpu_report()).sections[0].blocks[0]
+    block = document(reports.build_gpu_report()).sections[0].blocks[0]
     assert isinstance(block, TimeParts)
     assert [part.kind for part in block.large] == ["compute", "copy", "idle", "idle"]
     assert block.small.endswith(" 333 µs")
@@ -105,7 +105,7 @@ def test_small_parts_share_a_line() -> None:
 
 
 def test_text_is_on_one_line_and_safe_for_a_terminal() -> None:
-    hostile = document(reports.hostile_report("a\nb \x1b[31m"), verbose=True)
+    hostile = document(reports.build_hostile_report("a\nb \x1b[31m"), verbose=True)
     assert "\n" not in hostile.headline
     (finding,) = [
         block

@@ -9,14 +9,14 @@ from profkit.api import render
 from profkit.cli.main import main
 from profkit.present.evidence import evidence_texts
 from tests.renderers import reports
-from tests.renderers.reports import MS, starved
+from tests.renderers.reports import MS, build_starved
 
 ROOT = Path(__file__).parents[2]
 
 
 def test_figures_have_their_units_and_unknown_ones_are_left_out() -> None:
     finding = replace(
-        starved(),
+        build_starved(),
         evidence={
             "loader": "DataLoader",
             "loader_ns": [2 * MS, 3 * MS],
@@ -40,7 +40,7 @@ def test_figures_have_their_units_and_unknown_ones_are_left_out() -> None:
 
 @pytest.mark.parametrize("name", ["text", "md", "html"])
 def test_it_reads_the_same_on_every_surface(name: str) -> None:
-    shown = render(reports.gpu_report(), name, verbose=True)
+    shown = render(reports.build_gpu_report(), name, verbose=True)
     assert b"63.0 ms, 67.0 ms" in b" ".join(shown.split())
     assert b"data_wait_ns" not in shown
 

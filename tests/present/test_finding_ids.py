@@ -8,7 +8,7 @@ from profkit.errors import UsageError
 from profkit.model.finding import Finding
 from profkit.model.location import Location
 from profkit.present.finding_ids import find_finding, finding_ids, selector
-from tests.renderers.reports import gpu_report
+from tests.renderers.reports import build_gpu_report
 
 
 def finding(rule: str, file: str | None = None, line: int | None = None) -> Finding:
@@ -23,7 +23,7 @@ FINDINGS = (
     finding("DAT001"),
 )
 IDS = ["SYN001@train.py:41", "SYN001@train.py:52", "SYN001@train.py:41#2", "DAT001"]
-REPORT = replace(gpu_report(), findings=FINDINGS, health=(finding("PRF004"),))
+REPORT = replace(build_gpu_report(), findings=FINDINGS, health=(finding("PRF004"),))
 
 
 def test_ids_have_the_rule_the_file_and_the_line_and_are_unique() -> None:

@@ -32,19 +32,19 @@ def with_breakdown(report: Report, **changes: object) -> Report:
 
 
 def test_a_gpu_run_begins_with_what_the_gpu_does() -> None:
-    assert headline(reports.gpu_report()).startswith(
+    assert headline(reports.build_gpu_report()).startswith(
         "The GPU is busy 61% of each 174 ms step and waits 37% for data. Highest cost: "
         "the loader starves the GPU at train.py:31, up to 65.0 ms per step (37%)."
     )
 
 
 def test_a_cpu_run_gives_the_share_of_operators() -> None:
-    text = headline(reports.cpu_report())
+    text = headline(reports.build_cpu_report())
     assert text.startswith("Operators take 67% of each 12.0 ms step on the CPU: mostly aten::mm")
 
 
 def test_step_time_comes_with_its_range() -> None:
-    report = reports.gpu_report()
+    report = reports.build_gpu_report()
     first, *later_steps = report.summary.steps
     steps = (replace(first, dur_ns=150 * reports.MS), *later_steps)
     report = replace(report, summary=replace(report.summary, steps=steps))
@@ -53,7 +53,7 @@ def test_step_time_comes_with_its_range() -> None:
 
 
 def test_a_mean_that_one_long_step_dominates_comes_with_the_median() -> None:
-    report = reports.gpu_report()
+    report = reports.build_gpu_report()
     first, *later_steps = report.summary.steps
     steps = (replace(first, dur_ns=9_000 * reports.MS), *later_steps)
     report = replace(report, summary=replace(report.summary, steps=steps))
@@ -98,7 +98,7 @@ def test_long_steps_that_are_no_start_are_part_of_the_mean(
 
 
 def test_where_the_host_runs_ahead_both_step_times_are_given() -> None:
-    report = reports.gpu_report()
+    report = reports.build_gpu_report()
     breakdown = report.summary.breakdown
     assert breakdown is not None
     steps = tuple(
@@ -119,7 +119,7 @@ def test_where_the_host_runs_ahead_both_step_times_are_given() -> None:
 
 
 def test_incomplete_steps_are_counted() -> None:
-    report = reports.gpu_report()
+    report = reports.build_gpu_report()
     report = replace(report, summary=replace(report.summary, n_incomplete_steps=2))
     excluded = "2 incomplete steps excluded"
     assert excluded in render(report, "text").decode()
@@ -127,14 +127,14 @@ def test_incomplete_steps_are_counted() -> None:
 
 
 def test_the_highest_memory_cost_follows_the_highest_cost_in_time() -> None:
-    assert headline(reports.gpu_report()).endswith(
+    assert headline(reports.build_gpu_report()).endswith(
         "Highest memory cost: tensors are never freed at train.py:44, 1.50 MiB per step."
     )
-    assert "Highest memory cost: tensors are never freed" in headline(reports.cpu_report())
+    assert "Highest memory cost: tensors are never freed" in headline(reports.build_cpu_report())
 
 
 def test_without_findings_it_gives_the_cause_of_idle_time() -> None:
-    clean = replace(reports.gpu_report(), findings=(), unchecked=())
+    clean = replace(reports.build_gpu_report(), findings=(), unchecked=())
     assert headline(clean).endswith(
         "step and waits 37% for data. No check found what to change about the idle time."
     )
@@ -145,7 +145,7 @@ def test_skipped_checks_are_counted() -> None:
 
 
 def test_without_steps_it_gives_the_time_from_first_to_last_device_work() -> None:
-    text = headline(with_breakdown(reports.gpu_report(), n_steps=0, per_step_ns=None))
+    text = headline(with_breakdown(reports.build_gpu_report(), n_steps=0, per_step_ns=None))
     assert text.startswith(
         "The GPU is busy 61% of the 1.04 s from first to last device work (the recording has no "
         "steps), and waits 37% for data."
@@ -153,7 +153,7 @@ def test_without_steps_it_gives_the_time_from_first_to_last_device_work() -> Non
 
 
 def test_without_steps_or_devices_it_gives_the_length_of_the_recording() -> None:
-    text = headline(with_breakdown(reports.cpu_report(), n_steps=0, per_step_ns=None))
+    text = headline(with_breakdown(reports.build_cpu_report(), n_steps=0, per_step_ns=None))
     assert "Operators take 67% of the recording of 36.0 ms on the CPU, which has no steps" in text
 
 
@@ -188,7 +188,7 @@ def test_it_says_that_the_host_mostly_waited(
         delayed_ns=None if delayed is None else delayed * ms,
         children_ns=children * ms,
     )
-    report = reports.cpu_report()
+    report = reports.build_cpu_report()
     assert report.summary.breakdown is not None
     parts = tuple(part for part in report.summary.breakdown.parts if part.kind != "data")
     report = with_breakdown(report, parts=parts)
@@ -204,20 +204,20 @@ def test_it_says_that_the_host_mostly_waited(
     )
     assert any("had no core for 95%" in line for line in lines) == (delayed == 95)
 
-    of_gpu = reports.gpu_report()
+    of_gpu = reports.build_gpu_report()
     assert "waited" not in headline(replace(of_gpu, source=replace(of_gpu.source, cpu=cpu)))
 
 
 def test_it_says_how_little_of_the_recording_the_steps_are() -> None:
-    report = reports.cpu_report()
+    report = reports.build_cpu_report()
     longer = replace(report, summary=replace(report.summary, window_ns=3600 * reports.MS))
     assert "Steps are 1.0% of the recording." in headline(longer)
 
 
 def test_it_says_that_later_steps_take_longer() -> None:
-    report = reports.cpu_report()
+    report = reports.build_cpu_report()
     slowing = replace(
-        reports.leak(),
+        reports.build_leak(),
         name="slowing-steps",
         evidence={"first_steps_ns": 20 * reports.MS, "last_steps_ns": 50 * reports.MS},
     )
@@ -227,7 +227,7 @@ def test_it_says_that_later_steps_take_longer() -> None:
 
 
 def test_a_gpu_whose_work_was_not_recorded_is_no_cpu_run() -> None:
-    report = reports.cpu_report()
+    report = reports.build_cpu_report()
     report = replace(report, source=replace(report.source, devices=("NVIDIA A100",)))
     text = headline(report)
     assert "No device work was recorded." in text
@@ -236,7 +236,7 @@ def test_a_gpu_whose_work_was_not_recorded_is_no_cpu_run() -> None:
 
 def test_a_fault_of_the_recording_is_mentioned() -> None:
     fault = replace(reports.no_stacks(), severity="warning", title="Device events are lost")
-    assert headline(replace(reports.gpu_report(), health=(fault,))).endswith(
+    assert headline(replace(reports.build_gpu_report(), health=(fault,))).endswith(
         "Figures are less reliable: device events are lost."
     )
 
@@ -245,7 +245,7 @@ def test_each_of_several_devices_has_a_line() -> None:
     device = DeviceSummary("cuda:0", "A", 100, 50, 50, 30, 30, 10, 5, 1, 1, 0)
 
     report = replace(
-        reports.gpu_report(),
+        reports.build_gpu_report(),
         summary=Summary(100, (device, replace(device, device="cuda:1", communication_ns=0))),
     )
     assert facts(report, everything=False) == [
@@ -274,14 +274,14 @@ def test_each_of_several_devices_has_a_line() -> None:
     ],
 )
 def test_a_cost_is_given_per_step_where_there_are_steps(cost: Cost, expected: str) -> None:
-    report = reports.gpu_report()
+    report = reports.build_gpu_report()
     finding = replace(report.findings[0], cost=cost)
     report = replace(report, findings=(finding,))
     assert cost_text(report, finding) == expected
 
 
 def test_a_small_cost_is_not_in_the_headline() -> None:
-    report = reports.gpu_report()
+    report = reports.build_gpu_report()
     small = replace(report.findings[0], cost=Cost(ns=6_000_000, per_step_ns=1_000_000))
     report = replace(report, findings=(small,))
     assert "GPU is busy 61%" in headline(report)
@@ -292,15 +292,15 @@ def test_a_small_cost_is_not_in_the_headline() -> None:
 
 
 def test_a_share_is_unknown_without_a_length() -> None:
-    report = replace(reports.gpu_report(), summary=Summary(0))
+    report = replace(reports.build_gpu_report(), summary=Summary(0))
     assert cost_share(report, report.findings[0]) is None
 
 
 def test_operators_rank_by_what_they_launch_themselves() -> None:
-    per_step, on_device, ops = busiest_ops(reports.gpu_report())
+    per_step, on_device, ops = busiest_ops(reports.build_gpu_report())
     assert (per_step, on_device) == (True, True)
     assert [op.name for op in ops] == ["aten::cudnn_convolution", "aten::mm"]
-    per_step, on_device, ops = busiest_ops(reports.cpu_report())
+    per_step, on_device, ops = busiest_ops(reports.build_cpu_report())
     assert (per_step, on_device, [op.name for op in ops]) == (False, False, ["aten::addmm"])
 
 
@@ -376,7 +376,7 @@ def test_the_report_of_a_run_states_what_recording_and_report_cost() -> None:
 
     assert cost.share == pytest.approx(0.1)
     cpu = CpuTime(window_ns=250_000_000, thread_ns=1, process_ns=1)
-    report = reports.cpu_report()
+    report = reports.build_cpu_report()
     report = replace(report, source=replace(report.source, run_cost=cost, cpu=cpu))
     assert (
         "250 ms of the run were recorded. Recording took 900 ms of processor time and the report "
@@ -414,7 +414,7 @@ def test_a_report_with_modules_or_without_operators_says_nothing_about_them(tmp_
     b = with_one_operator(stacks=True)
     with b.step(), b.module("Linear"):
         b.compute("aten::mm", 10_000)
-    reports_of = (analyze(b.write(tmp_path / "t.json")), reports.snapshot_report())
+    reports_of = (analyze(b.write(tmp_path / "t.json")), reports.build_snapshot_report())
     assert reports_of[0].summary.modules
     for report in reports_of:
         assert not any("nn.Module" in fact for fact in describe_recording(report, everything=True))
@@ -431,7 +431,7 @@ def test_a_name_with_less_than_half_of_the_largest_part_is_its_longest(tmp_path:
 
 
 def test_a_note_with_a_higher_cost_makes_neither_the_headline_nor_the_order_false() -> None:
-    report = reports.gpu_report()
+    report = reports.build_gpu_report()
     first, second = report.findings
     note = replace(first, severity="note", cost=Cost(900 * reports.MS))
     assert ranking((first, second)) == "highest cost first"
@@ -448,7 +448,7 @@ def test_a_note_with_a_higher_cost_makes_neither_the_headline_nor_the_order_fals
 
 
 def test_the_highest_memory_cost_is_that_of_the_most_bytes() -> None:
-    report = reports.gpu_report()
+    report = reports.build_gpu_report()
     first, leak = report.findings
     small = replace(first, title="Small buffers", cost=Cost(2 * reports.MS, 1 << 10))
     large = replace(leak, title="Large buffers", cost=Cost(bytes=1 << 30))
@@ -539,7 +539,7 @@ def test_the_cause_with_the_largest_share_is_chosen(
 def test_the_first_sentence_names_the_largest_known_part(
     parts: dict[str, float], sentence: str
 ) -> None:
-    report = reports.gpu_report()
+    report = reports.build_gpu_report()
     assert report.summary.breakdown is not None
     shares = [
         TimePart(kind, round(share * 1e9), round(share * 174e6), share)

@@ -35,7 +35,7 @@ STEP_NS = 16_000
 """What the program does in each step: 1 µs of Python, an operator, a kernel's launch and a read."""
 
 
-def recorded(*, own: bool, mark: bool = False) -> TraceBuilder:
+def build_training(*, own: bool, mark: bool = False) -> TraceBuilder:
     """A training loop of three steps, with or without what profkit does around and within it."""
     builder = TraceBuilder(stacks=True)
     builder.capture = CaptureInfo(
@@ -104,13 +104,13 @@ def studied(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> AnalysisResult:
     folder = tmp_path_factory.mktemp("own")
-    return study(recorded(own=True, mark=request.param).write(folder / "t.pt.trace.json"))
+    return study(build_training(own=True, mark=request.param).write(folder / "t.pt.trace.json"))
 
 
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> AnalysisResult:
     folder = tmp_path_factory.mktemp("plain")
-    return study(recorded(own=False).write(folder / "t.pt.trace.json"))
+    return study(build_training(own=False).write(folder / "t.pt.trace.json"))
 
 
 def shows_ours(text: str) -> list[str]:

@@ -8,7 +8,7 @@ from profkit.model.report import Report
 from profkit.present.rank_timeline import MAX_RANKS, rank_timeline
 from profkit.present.step_heat import MAX_COLUMNS, MAX_ROWS, build_step_heat
 from tests import job_traces
-from tests.job_traces import LATE_NS, N_STEPS, many_ranks
+from tests.job_traces import LATE_NS, N_STEPS, repeat_ranks
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +50,7 @@ def test_steps_that_a_rank_has_not_are_empty(report: Report) -> None:
 
 
 def test_of_many_ranks_and_steps_neighbors_share_a_cell_with_the_longest(report: Report) -> None:
-    many = many_ranks(report, 1000, 500)
+    many = repeat_ranks(report, 1000, 500)
     heat = build_step_heat(many, own=True)
     assert heat is not None
     assert len(heat.rows) <= MAX_ROWS
@@ -85,7 +85,7 @@ def test_the_timeline_has_a_lane_for_each_rank(report: Report) -> None:
 
 
 def test_of_many_ranks_those_have_lanes_for_which_others_waited(report: Report) -> None:
-    many = many_ranks(report, 1000, 1)
+    many = repeat_ranks(report, 1000, 1)
     shown = rank_timeline(many)
     assert shown is not None
     assert len(shown.lanes) == MAX_RANKS

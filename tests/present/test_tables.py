@@ -112,7 +112,7 @@ def test_a_new_column_is_one_line_for_six_formats(
 
 
 def test_released_columns_keep_their_place_in_exports(monkeypatch: pytest.MonkeyPatch) -> None:
-    report = reports.gpu_report()
+    report = reports.build_gpu_report()
     for name, module, columns in (
         ("categories", work_tables, "_CATEGORY_COLUMNS"),
         ("copies", device_tables, "_COPY_COLUMNS"),
@@ -128,7 +128,7 @@ def test_released_columns_keep_their_place_in_exports(monkeypatch: pytest.Monkey
 
 def test_a_released_column_exists() -> None:
     for define in DEFINITIONS.values():
-        defined = define(reports.gpu_report())
+        defined = define(reports.build_gpu_report())
         names = {column.name for column in defined.columns}
         assert set(defined.exported.split()) <= names
         assert defined.sorted_by in {"", *(column.title for column in defined.columns)}
@@ -136,7 +136,11 @@ def test_a_released_column_exists() -> None:
 
 @pytest.mark.parametrize("name", TABLES)
 def test_every_column_of_a_table_is_in_some_format_and_no_name_is_there_twice(name: str) -> None:
-    for report in (reports.gpu_report(), reports.cpu_report(), reports.snapshot_report()):
+    for report in (
+        reports.build_gpu_report(),
+        reports.build_cpu_report(),
+        reports.build_snapshot_report(),
+    ):
         columns = DEFINITIONS[name](report).columns
         for column in columns:
             assert column.name or column.title or column.screen_title or column.screen == ""

@@ -337,7 +337,7 @@ def test_any_bytes_give_a_trace_or_a_load_error(data: bytes, tmp_path: Path) -> 
 
 
 @st.composite
-def mutated(draw: st.DrawFn) -> bytes:
+def draw_mutant(draw: st.DrawFn) -> bytes:
     data = bytearray(REAL)
     for _ in range(draw(st.integers(1, 4))):
         at = draw(st.integers(0, len(data) - 1))
@@ -358,7 +358,7 @@ def mutated(draw: st.DrawFn) -> bytes:
 
 
 @quick
-@given(data=mutated())
+@given(data=draw_mutant())
 def test_any_mutation_of_a_trace_gives_a_trace_or_a_load_error(data: bytes, tmp_path: Path) -> None:
     trace = load_or_none(data, tmp_path / "t.json")
     if trace is not None:

@@ -16,7 +16,7 @@ from profkit.model.flight_record import FlightRecord
 from profkit.model.trace import Trace
 from profkit.readers.flight_recorder import convert_dump, is_dump, rank_in
 from profkit.readers.open import load
-from tests.flight import NS, S, dump, entry, own, waiting, written
+from tests.flight import NS, S, build_entry, dump, own, waiting, written
 from tests.processes import start
 
 
@@ -27,7 +27,7 @@ def record_of(path: Path) -> FlightRecord:
 
 
 def test_json_and_pickle_are_the_same_record(tmp_path: Path) -> None:
-    data = dump([entry(1, line=7), waiting(2, n=24)])
+    data = dump([build_entry(1, line=7), waiting(2, n=24)])
     written(tmp_path, data, name="nccl_trace_rank_{}.json")
     (tmp_path / "nccl_trace_rank_0").write_bytes(pickle.dumps(data, protocol=2))
     (tmp_path / "nccl_trace_rank_0.gz").write_bytes(gzip.compress(pickle.dumps(data, protocol=2)))
@@ -76,7 +76,7 @@ def test_dumps_of_earlier_versions_are_read(tmp_path: Path) -> None:
 
 def test_gloo_only_retires_calls(tmp_path: Path) -> None:
     gloo = {"profiling_name": "gloo:all_reduce", "state": "scheduled"}
-    written(tmp_path, dump([entry(1, **gloo), entry(2, **gloo, retired=False)]))
+    written(tmp_path, dump([build_entry(1, **gloo), build_entry(2, **gloo, retired=False)]))
     assert [call.progress for call in record_of(tmp_path / "fr_rank0.json").calls] == [
         "completed",
         "scheduled",
@@ -85,9 +85,11 @@ def test_gloo_only_retires_calls(tmp_path: Path) -> None:
 
 def test_the_dumps_of_profkit_have_rank_end_and_groups(tmp_path: Path) -> None:
     stopped = own(
-        dump([entry(1)]), 2, stopped_by="RuntimeError", groups={"0": [0, 1, 2], "tp": [1, 2]}
+        dump([build_entry(1)]), 2, stopped_by="RuntimeError", groups={"0": [0, 1, 2], "tp": [1, 2]}
     )
-    stopped["dumps"].append(dump([entry(1, profiling_name="gloo:barrier", time_created_ns=NS)]))
+    stopped["dumps"].append(
+        dump([build_entry(1, profiling_name="gloo:barrier", time_created_ns=NS)])
+    )
     path = tmp_path / "node_1.17.flight.json.gz"
     path.write_bytes(gzip.compress(json.dumps(stopped).encode()))
 
@@ -120,7 +122,7 @@ def test_the_rank_is_in_the_files_name(name: str, rank: int | None) -> None:
 
 
 def test_what_is_not_as_torch_writes_it_is_left_out(tmp_path: Path) -> None:
-    odd = entry(
+    odd = build_entry(
         2,
         process_group=None,
         collective_seq_id="2",
@@ -130,7 +132,7 @@ def test_what_is_not_as_torch_writes_it_is_left_out(tmp_path: Path) -> None:
         input_dtypes=[{}],
         frames=[1, {}],
     )
-    written(tmp_path, dump([entry(1), 5, {"a": 1}, odd]))  # type: ignore[list-item]
+    written(tmp_path, dump([build_entry(1), 5, {"a": 1}, odd]))  # type: ignore[list-item]
 
     record = record_of(tmp_path / "fr_rank0.json")
     assert record.n_skipped == 2
@@ -145,19 +147,24 @@ def test_what_is_not_as_torch_writes_it_is_left_out(tmp_path: Path) -> None:
         st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
         lambda inner: (
             st.lists(inner, max_size=4)
-            | st.dictionaries(st.sampled_from([*entry(1), "entries", "frames", "ranks"]), inner)
+            | st.dictionaries(
+                st.sampled_from([*build_entry(1), "entries", "frames", "ranks"]), inner
+            )
         ),
         max_leaves=20,
     )
 )
 def test_any_values_are_read(value: object) -> None:
-    for key in (*entry(1), "frames"):
-        convert_dump(dump([entry(1) | {key: value}]), "x")
+    for key in (*build_entry(1), "frames"):
+        convert_dump(dump([build_entry(1) | {key: value}]), "x")
     for key in dump([]):
-        data = dump([entry(1)]) | {key: value}
+        data = dump([build_entry(1)]) | {key: value}
         if is_dump(data):
             convert_dump(data, "x")
-    assert convert_dump(own(dump([entry(1)]), 0, groups=value), "fr_rank4.json").rank in {0, 4}
+    assert convert_dump(own(dump([build_entry(1)]), 0, groups=value), "fr_rank4.json").rank in {
+        0,
+        4,
+    }
 
 
 class Evil:
@@ -169,19 +176,19 @@ class Evil:
 
 def _bomb() -> bytes:
     frames = [{"filename": "a.py", "line": 1, "name": "f"}] * 1000
-    return pickle.dumps(dump([entry(1) | {"frames": frames}] * 1000), protocol=2)
+    return pickle.dumps(dump([build_entry(1) | {"frames": frames}] * 1000), protocol=2)
 
 
 @pytest.mark.parametrize(
     ("content", "sentence"),
     [
         (
-            pickle.dumps(dump([entry(1) | {"frames": Evil()}]), protocol=2),
+            pickle.dumps(dump([build_entry(1) | {"frames": Evil()}]), protocol=2),
             "none of its code was run",
         ),
-        (pickle.dumps(dump([entry(1)]), protocol=2)[:-40], "truncated"),
+        (pickle.dumps(dump([build_entry(1)]), protocol=2)[:-40], "truncated"),
         (_bomb(), "refers to the same entries repeatedly"),
-        (json.dumps(dump([entry(1)])).encode()[:-40], "incomplete FlightRecorder dump"),
+        (json.dumps(dump([build_entry(1)])).encode()[:-40], "incomplete FlightRecorder dump"),
         (b'{"entries":' + b"[" * 100_000, "not a profiler trace"),
         (pickle.dumps({"entries": 3}, protocol=2), "not a memory snapshot or"),
     ],
@@ -197,7 +204,7 @@ def test_hostile_dumps_are_one_sentence(
 
 def test_large_dumps_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "fr_rank0.json"
-    path.write_text(json.dumps(dump([entry(1)])))
+    path.write_text(json.dumps(dump([build_entry(1)])))
     with pytest.raises(LoadError, match="more than 100"):
         load(path, limit_bytes=100)
 

@@ -49,7 +49,7 @@ def plain_call(name: str) -> str:
     return XPU_SYNCS[name]
 
 
-def figures(report: Report) -> dict[str, Any]:
+def extract_figures(report: Report) -> dict[str, Any]:
     summary = report.summary
 
     return {
@@ -134,12 +134,12 @@ PACKED = ("t.json.gz", "t.json.zst", "t.json.zip", "t.json.tar", "t.tar.gz", "t.
 def test_a_program_has_the_same_figures_in_every_format(form: Format, tmp_path: Path) -> None:
     b = program(TraceBuilder(memory=True))
     recorded = recorded_by(form.vendor, b)
-    today = figures(analyze(recorded.write(tmp_path / "today.json"), strict=True))
+    today = extract_figures(analyze(recorded.write(tmp_path / "today.json"), strict=True))
     other_path = b.write(tmp_path / "other.json", form)
     if form.vendor not in ("mtia", "hpu"):
         assert today["devices"][0][1:4] == (6, 3, 3)
         assert [name for name, _, _ in today["syncs"]] == ["DeviceSynchronize", "StreamSynchronize"]
-    assert figures(analyze(other_path, strict=True)) == today
+    assert extract_figures(analyze(other_path, strict=True)) == today
     memory = load(other_path).memory
     assert memory.n_bytes.tolist() == [512] * 3
     assert memory.ts_ns.tolist() == load(tmp_path / "today.json").memory.ts_ns.tolist()
@@ -335,10 +335,10 @@ def test_any_program_has_the_same_figures_in_any_format_and_compression(
 ) -> None:
     b = built(body)
     recorded = recorded_by(form.vendor, b)
-    today = figures(analyze(recorded.write(tmp_path / "today.json"), strict=True))
-    assert figures(analyze(b.write(tmp_path / packing, form), strict=True)) == today
+    today = extract_figures(analyze(recorded.write(tmp_path / "today.json"), strict=True))
+    assert extract_figures(analyze(b.write(tmp_path / packing, form), strict=True)) == today
     random.Random(seed).shuffle(b.events)  # noqa: S311  (no secret)
-    shuffled = figures(analyze(b.write(tmp_path / "shuffled.json", form), strict=True))
+    shuffled = extract_figures(analyze(b.write(tmp_path / "shuffled.json", form), strict=True))
     assert {k: sorted(v) if isinstance(v, list) else v for k, v in shuffled.items()} == {
         k: sorted(v) if isinstance(v, list) else v for k, v in today.items()
     }

@@ -152,7 +152,7 @@ def test_a_list_of_events_with_launches_is_not_said_to_run_on_the_cpu_alone(
     assert where in headline(analyze(written(tmp_path, *events), strict=True))
 
 
-def ascend_step(number: int) -> list[Entry]:
+def build_ascend_step(number: int) -> list[Entry]:
     """A step as torch_npu writes it: operators, calls of CANN, and tasks of the device."""
     begin = 1000 * number
     task = {"pid": 31303, "tid": 2}
@@ -174,7 +174,7 @@ def ascend_step(number: int) -> list[Entry]:
 
 def test_tasks_of_an_ascend_device_are_its_work(tmp_path: Path) -> None:
     name = {"name": "process_name", "ph": "M", "pid": 31303, "args": {"name": "Ascend Hardware"}}
-    steps = [*ascend_step(1), *ascend_step(2), *ascend_step(3)]
+    steps = [*build_ascend_step(1), *build_ascend_step(2), *build_ascend_step(3)]
     report = analyze(written(tmp_path, name, *steps))
     (device,) = report.summary.devices
     assert (device.device, device.busy_ns) == ("npu:0", 3 * (300 + 50) * 1000)
@@ -184,7 +184,7 @@ def test_tasks_of_an_ascend_device_are_its_work(tmp_path: Path) -> None:
 
 def test_an_ascend_recording_lacks_nothing(tmp_path: Path) -> None:
     name = {"name": "process_name", "ph": "M", "pid": 31303, "args": {"name": "Ascend Hardware"}}
-    steps = [entry for number in range(1, 40) for entry in ascend_step(number)]
+    steps = [entry for number in range(1, 40) for entry in build_ascend_step(number)]
     waits = [event("AscendCL@aclrtSynchronizeStream", 1000 * n + 460, 200, pid=2) for n in range(9)]
     report = analyze(written(tmp_path, name, *steps, *waits))
     # No launches are written, so that none is lost, and the calls of CANN are known.

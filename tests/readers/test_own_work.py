@@ -276,7 +276,7 @@ PROGRAMS = st.recursive(
 )
 
 
-def play(builder: TraceBuilder, part: object) -> None:
+def add_part(builder: TraceBuilder, part: object) -> None:
     if part == "op":
         builder.compute("aten::mm", 1_000)
     elif part == "mark":
@@ -290,7 +290,7 @@ def play(builder: TraceBuilder, part: object) -> None:
         with builder.frame(*call):
             builder.advance(10)
             for inner_call in inner:
-                play(builder, inner_call)
+                add_part(builder, inner_call)
             builder.advance(10)
 
 
@@ -301,7 +301,7 @@ def test_no_operator_of_any_program_is_lost_and_no_call_of_profkit_stays(
     builder = TraceBuilder(stacks=True)
     builder.compute("aten::mm", 1_000)
     for part in parts:
-        play(builder, part)
+        add_part(builder, part)
     events = read(builder, tmp_path_factory.mktemp("random"))
     n_ops = sum(event.name == "aten::mm" for event in builder.events)
     assert named(events, Category.OP) == ["aten::mm"] * n_ops

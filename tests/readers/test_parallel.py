@@ -36,7 +36,7 @@ def read_by(path: Path, n: int, monkeypatch: pytest.MonkeyPatch) -> Trace:
     return read.read_kineto(path)
 
 
-def plain(trace: Trace) -> list[tuple[object, ...]]:
+def list_events(trace: Trace) -> list[tuple[object, ...]]:
     events = trace.events
     rows = np.arange(len(events))
     lanes = [events.lanes[number] for number in events.lane.tolist()]
@@ -60,7 +60,7 @@ def test_several_processes_read_the_same_as_one(
     n: int, trace_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     alone, together = (read_by(trace_file, k, monkeypatch) for k in (1, n))
-    assert plain(together) == plain(alone)
+    assert list_events(together) == list_events(alone)
     assert together.notes == alone.notes
     assert together.memory.ts_ns.tolist() == alone.memory.ts_ns.tolist()
 
@@ -70,7 +70,9 @@ def test_a_compressed_file_is_read_in_parallel(
 ) -> None:
     packed = tmp_path / "t.json.gz"
     packed.write_bytes(gzip.compress(trace_file.read_bytes(), 1))
-    assert plain(read_by(packed, 2, monkeypatch)) == plain(read_by(trace_file, 1, monkeypatch))
+    assert list_events(read_by(packed, 2, monkeypatch)) == list_events(
+        read_by(trace_file, 1, monkeypatch)
+    )
 
 
 def test_begin_and_end_events_are_read_in_parallel(
@@ -90,7 +92,7 @@ def test_begin_and_end_events_are_read_in_parallel(
     assert path.stat().st_size > 1.1 * stream.CHUNK_BYTES
 
     alone, together = (read_by(path, n, monkeypatch) for n in (1, 3))
-    assert plain(together) == plain(alone)
+    assert list_events(together) == list_events(alone)
     assert together.notes == alone.notes
     assert together.notes.n_unpaired == 0
 
@@ -112,14 +114,14 @@ def test_a_file_that_needs_salvaging_is_read_by_one_process(
     invalid = tmp_path / "invalid.json"
     invalid.write_text(json.dumps(document))
     alone, together = (read_by(invalid, k, monkeypatch) for k in (1, 2))
-    assert plain(together) == plain(alone)
+    assert list_events(together) == list_events(alone)
     assert together.notes.n_complete == alone.notes.n_complete > 0
 
 
 def test_a_file_is_read_again_if_a_worker_process_dies(
     trace_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    expected = plain(read_by(trace_file, 1, monkeypatch))
+    expected = list_events(read_by(trace_file, 1, monkeypatch))
     start = parallel.start_workers
 
     def start_and_kill(path: Path, limit: int, n: int) -> object:
@@ -129,7 +131,7 @@ def test_a_file_is_read_again_if_a_worker_process_dies(
         return workers
 
     monkeypatch.setattr(read, "start_workers", start_and_kill)
-    assert plain(read_by(trace_file, 2, monkeypatch)) == expected
+    assert list_events(read_by(trace_file, 2, monkeypatch)) == expected
 
 
 def test_a_small_file_is_read_by_one_process(trace_file: Path) -> None:

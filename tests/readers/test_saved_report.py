@@ -26,7 +26,7 @@ def saved(folder: Path, report: Report) -> Path:
 
 
 @pytest.mark.parametrize(
-    "report", [reports.gpu_report(), reports.cpu_report(), reports.unchecked_report()]
+    "report", [reports.build_gpu_report(), reports.build_cpu_report(), reports.unchecked_report()]
 )
 def test_a_report_is_read_back_unchanged(tmp_path: Path, report: Report) -> None:
     saved_report = read_report(saved(tmp_path, report))
@@ -38,7 +38,7 @@ def test_a_report_is_read_back_unchanged(tmp_path: Path, report: Report) -> None
 
 
 def test_a_saved_report_without_a_critical_path_shows_none(tmp_path: Path) -> None:
-    path = saved(tmp_path, reports.gpu_report())
+    path = saved(tmp_path, reports.build_gpu_report())
     tree = json.loads(path.read_bytes())
     tree["summary"]["critical_path"] = None
     path.write_text(json.dumps(tree))
@@ -50,10 +50,10 @@ def test_a_saved_report_without_a_critical_path_shows_none(tmp_path: Path) -> No
 
 
 def test_a_compressed_report_without_indentation_is_the_same(tmp_path: Path) -> None:
-    text = profkit.render(reports.gpu_report(), "json", indent=0)
+    text = profkit.render(reports.build_gpu_report(), "json", indent=0)
     path = tmp_path / "report.json.gz"
     path.write_bytes(gzip.compress(text))
-    assert read_report(path) == read_report(saved(tmp_path, reports.gpu_report()))
+    assert read_report(path) == read_report(saved(tmp_path, reports.build_gpu_report()))
 
 
 @pytest.mark.parametrize(
@@ -73,14 +73,14 @@ def test_other_files_are_not_reports(tmp_path: Path, text: bytes) -> None:
 
 
 def test_a_truncated_report_is_refused(tmp_path: Path) -> None:
-    path = saved(tmp_path, reports.gpu_report())
+    path = saved(tmp_path, reports.build_gpu_report())
     path.write_bytes(path.read_bytes()[:-200])
     with pytest.raises(DamagedFileError, match="is incomplete"):
         read_report(path)
 
 
 def test_a_report_of_an_unknown_layout_is_refused(tmp_path: Path) -> None:
-    path = saved(tmp_path, reports.gpu_report())
+    path = saved(tmp_path, reports.build_gpu_report())
     tree = json.loads(path.read_text())
     path.write_text(json.dumps({**tree, "schema": "profkit.report/99"}))
     with pytest.raises(DamagedFileError, match=r"profkit\.report/99"):

@@ -30,7 +30,7 @@ WORK: Final = ("cpu_op", "kernel", "gpu_memcpy")
 """Categories whose events have all sparse columns between them."""
 
 
-def event(category: str, **more: Any) -> dict[str, Any]:  # noqa: ANN401  (any JSON value)
+def build_event(category: str, **more: Any) -> dict[str, Any]:  # noqa: ANN401  (any JSON value)
     args = {
         field.encode_name: VALUES[field.type]
         for field in ARGS.values()
@@ -62,7 +62,7 @@ def text_of(value: object) -> object:
 
 @pytest.mark.parametrize("broken", [b"", rb'{"ph": "X", "name": "C:\Users"}, '])
 def test_every_argument_ends_in_its_column(broken: bytes, tmp_path: Path) -> None:
-    events = read(tmp_path / "t.json", *map(event, WORK), broken=broken).events
+    events = read(tmp_path / "t.json", *map(build_event, WORK), broken=broken).events
     for name in SPARSE:
         values = set(getattr(events, name).values.tolist())
         if name in INTERNED:
@@ -71,8 +71,8 @@ def test_every_argument_ends_in_its_column(broken: bytes, tmp_path: Path) -> Non
 
 
 def test_every_argument_of_an_allocation_ends_in_its_column(tmp_path: Path) -> None:
-    allocation = event("cpu_instant_event", ph="i", name="[memory]")
-    memory = read(tmp_path / "t.json", event("cpu_op"), allocation).memory
+    allocation = build_event("cpu_instant_event", ph="i", name="[memory]")
+    memory = read(tmp_path / "t.json", build_event("cpu_op"), allocation).memory
     assert {name: getattr(memory, name).tolist() for name in MEMORY} == {
         name: [7] for name in MEMORY
     }

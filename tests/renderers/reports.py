@@ -126,7 +126,7 @@ def source(**changes: object) -> Source:
     return Source(**(facts | changes))  # type: ignore[arg-type]
 
 
-def starved() -> Finding:
+def build_starved() -> Finding:
     """A finding that costs time on every step."""
     return Finding(
         rule="DAT001",
@@ -145,7 +145,7 @@ def starved() -> Finding:
     )
 
 
-def leak() -> Finding:
+def build_leak() -> Finding:
     """A finding that costs memory."""
     return Finding(
         rule="MEM001",
@@ -191,7 +191,7 @@ def no_stacks() -> Finding:
     )
 
 
-def gpu_report() -> Report:
+def build_gpu_report() -> Report:
     """Six steps on a GPU that the loader starves."""
     return Report(
         profkit="0.1.0",
@@ -293,7 +293,7 @@ def gpu_report() -> Report:
                 VECTORIZED,
             ),
         ),
-        findings=(starved(), leak()),
+        findings=(build_starved(), build_leak()),
         unchecked=(
             Unchecked("SYN001", "The recording has no stacks.", "Record with stacks=True."),
             Unchecked("DAT003", "The recording has no stacks.", "Record with stacks=True."),
@@ -303,7 +303,7 @@ def gpu_report() -> Report:
     )
 
 
-def cpu_report() -> Report:
+def build_cpu_report() -> Report:
     """Three steps on a CPU."""
     return Report(
         profkit="0.1.0",
@@ -332,14 +332,14 @@ def cpu_report() -> Report:
                 unexplained_ns=2 * MS,
             ),
         ),
-        findings=(leak(),),
+        findings=(build_leak(),),
     )
 
 
 MIB = 1 << 20
 
 
-def grown() -> Finding:
+def build_grown() -> Finding:
     """A finding on a live object, without a source line."""
     return Finding(
         rule="MEM004",
@@ -384,7 +384,7 @@ def watched_report() -> Report:
         profkit="0.1.0",
         source=source(path="", kind="live", n_events=0, step_definition="optimizer steps"),
         summary=Summary(0, memory=watched_memory()),
-        findings=(grown(),),
+        findings=(build_grown(),),
         unchecked=(Unchecked("SYN001", "There is no trace.", "Record one."),),
     )
 
@@ -404,7 +404,7 @@ def sites_of(*mib: int) -> tuple[AllocationSite, ...]:
     )
 
 
-def snapshot_report(n_devices: int = 1) -> Report:
+def build_snapshot_report(n_devices: int = 1) -> Report:
     """A snapshot of devices that ran out of memory."""
     line = Location("/home/me/project/train.py", 21, "main")
     earlier = AllocationSite(
@@ -480,11 +480,13 @@ def unchecked_report() -> Report:
 
 def many_findings() -> Report:
     """Ten thousand findings."""
-    report = gpu_report()
-    return Report(report.profkit, report.source, report.summary, (starved(), leak()) * 5000)
+    report = build_gpu_report()
+    return Report(
+        report.profkit, report.source, report.summary, (build_starved(), build_leak()) * 5000
+    )
 
 
-def hostile_memory(text: str) -> MemorySummary:
+def build_hostile_memory(text: str) -> MemorySummary:
     """Memory in which every name is a hostile text."""
     where = Location(text, 1, text)
     sites = (AllocationSite(where, (Frame(text, 1, text),), 1, 1, text),)
@@ -517,7 +519,7 @@ def hostile_memory(text: str) -> MemorySummary:
     )
 
 
-def hostile_report(text: str) -> Report:
+def build_hostile_report(text: str) -> Report:
     """A report in which every name and sentence is a hostile text."""
     where = Location(text, 1, text, text, text, text)
     finding = Finding(
@@ -546,7 +548,7 @@ def hostile_report(text: str) -> Report:
             regions=(RegionSummary(text, 1, MS, MS),),
             syncs=(SyncSummary(text, 1, MS),),
             copies=(CopySummary(text, 1, MS, None),),
-            memory=hostile_memory(text),
+            memory=build_hostile_memory(text),
             breakdown=breakdown(1, on_device=True, compute=8 * MS, idle_host=2 * MS),
             critical_path=find_critical_path(1, {"kernel": 8 * MS, "python": 2 * MS}, where, text),
         ),

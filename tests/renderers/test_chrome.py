@@ -281,7 +281,7 @@ def test_a_large_trace_is_exported_in_pieces(tmp_path: Path) -> None:
 
 
 def test_a_report_alone_shows_its_steps_and_findings() -> None:
-    events = events_of(render(reports.gpu_report(), "chrome"))
+    events = events_of(render(reports.build_gpu_report(), "chrome"))
     check(events)
     names = [event["name"] for event in events if event["ph"] == "X"]
     assert "DAT001 starved-by-loader at train.py:31" in names
@@ -289,8 +289,8 @@ def test_a_report_alone_shows_its_steps_and_findings() -> None:
 
 
 def test_overlapping_findings_have_separate_rows() -> None:
-    report = reports.gpu_report()
-    report = replace(report, findings=tuple(reports.starved() for _ in range(5)))
+    report = reports.build_gpu_report()
+    report = replace(report, findings=tuple(reports.build_starved() for _ in range(5)))
     events = events_of(render(report, "chrome"))
     check(events)
     rows = {e["tid"] for e in events if e["ph"] == "X" and "message" in e["args"]}

@@ -21,7 +21,7 @@ def rows(report: Report, name: str = "findings", **options: str) -> list[dict[st
 
 
 def test_a_finding_is_a_row_with_its_source_line_cost_and_fix() -> None:
-    report = reports.gpu_report()
+    report = reports.build_gpu_report()
     starved, leak, *_ = rows(report, base="/home/me/project")
     finding = report.findings[0]
     assert starved["number"] == "1"
@@ -37,7 +37,7 @@ def test_a_finding_is_a_row_with_its_source_line_cost_and_fix() -> None:
 
 
 def test_skipped_checks_and_faults_of_the_recording_are_rows_too() -> None:
-    report = reports.gpu_report()
+    report = reports.build_gpu_report()
     severities = [row["severity"] for row in rows(report)]
     assert severities == ["warning", "error", "note", "unchecked", "unchecked", "unchecked"]
     last = rows(report)[-1]
@@ -46,7 +46,7 @@ def test_skipped_checks_and_faults_of_the_recording_are_rows_too() -> None:
 
 @pytest.mark.parametrize("text", ["=1+1", "+1", "-2+3", "@SUM(A1)", " =1", "\t=1", "＝1"])  # noqa: RUF001  (a wide sign)
 def test_no_text_is_a_formula(text: str) -> None:
-    report = reports.hostile_report(text)
+    report = reports.build_hostile_report(text)
     for name in TABLES:
         for row in rows(report, name):
             for column, cell in row.items():
@@ -58,7 +58,7 @@ def test_no_text_is_a_formula(text: str) -> None:
 
 @pytest.mark.parametrize("text", reports.HOSTILE, ids=range(len(reports.HOSTILE)))
 def test_hostile_names_stay_in_their_cell(text: str) -> None:
-    report = reports.hostile_report(text)
+    report = reports.build_hostile_report(text)
     for name in TABLES:
         product = render(report, "csv", table=name).decode()
         shown = table(report, name)
@@ -67,7 +67,7 @@ def test_hostile_names_stay_in_their_cell(text: str) -> None:
 
 
 def test_the_tables_have_the_reports_own_figures() -> None:
-    report = reports.gpu_report()
+    report = reports.build_gpu_report()
     summary = report.summary
     assert [int(row["total_ns"]) for row in rows(report, "kernels")] == [
         kernel.total_ns for kernel in summary.top_kernels
@@ -94,10 +94,10 @@ def integers(tree: object) -> set[int]:
 @pytest.mark.parametrize(
     "report",
     [
-        reports.gpu_report(),
-        reports.cpu_report(),
+        reports.build_gpu_report(),
+        reports.build_cpu_report(),
         reports.watched_report(),
-        reports.snapshot_report(),
+        reports.build_snapshot_report(),
     ],
     ids=["gpu", "cpu", "watched", "snapshot"],
 )
@@ -113,7 +113,7 @@ def test_every_figure_is_in_the_json(report: Report) -> None:
 
 
 def test_allocation_sites_are_listed_at_the_peak_and_at_the_end() -> None:
-    report = reports.snapshot_report(2)
+    report = reports.build_snapshot_report(2)
     memory = report.summary.memory
     assert memory is not None
     sites = [site for d in memory.devices for site in (*d.peak_sites, *d.top_sites)]
@@ -124,7 +124,7 @@ def test_allocation_sites_are_listed_at_the_peak_and_at_the_end() -> None:
 
 
 def test_column_names_end_in_their_unit() -> None:
-    report = reports.gpu_report()
+    report = reports.build_gpu_report()
     for name in TABLES:
         for column in table(report, name).columns:
             if column.kind == "int" and not column.unit:
@@ -142,11 +142,11 @@ def test_column_names_end_in_their_unit() -> None:
 
 def test_only_tables_with_rows_are_listed() -> None:
     assert csv_tables.table_names(reports.empty_report(), csv_tables.Options()) == ("findings",)
-    assert "kernels" in csv_tables.table_names(reports.gpu_report(), csv_tables.Options())
+    assert "kernels" in csv_tables.table_names(reports.build_gpu_report(), csv_tables.Options())
 
 
 def test_several_reports_have_one_header_and_a_column_for_the_recording() -> None:
-    gpu = reports.gpu_report()
+    gpu = reports.build_gpu_report()
     other_report = replace(gpu, source=replace(gpu.source, path="other.json"))
     products = [render(report, "csv") for report in (gpu, other_report)]
     row_list = list(csv.DictReader(io.StringIO(csv_tables.together(products).decode())))
@@ -156,5 +156,5 @@ def test_several_reports_have_one_header_and_a_column_for_the_recording() -> Non
 
 def test_an_unknown_table_is_a_usage_error_that_lists_the_tables() -> None:
     with pytest.raises(UsageError, match="There is no table 'kernel'") as refused:
-        render(reports.gpu_report(), "csv", table="kernel")
+        render(reports.build_gpu_report(), "csv", table="kernel")
     assert "kernels" in refused.value.hint

@@ -268,7 +268,7 @@ def test_rules_that_were_skipped_for_one_reason_are_on_one_line() -> None:
     not_compared = NotCompared("SYN001", "after", reason)
     shown = profkit.render(
         replace(
-            profkit.compare(reports.gpu_report(), reports.gpu_report()),
+            profkit.compare(reports.build_gpu_report(), reports.build_gpu_report()),
             not_compared=(*skipped, not_compared),
         ),
         "text",

@@ -50,17 +50,17 @@ HTML = tuple(renderer for renderer in EVERY if renderer.INFO.media_type == "text
 HTML_IDS = [renderer.INFO.name for renderer in HTML]
 FIGURE = re.compile(r"(?<![\w.])[\d,]+(?:\.\d+)?(?: (?:ns|µs|ms|s|B|KiB|MiB|GiB|TiB)\b|%)")
 REPORTS = {
-    "gpu": reports.gpu_report(),
-    "cpu": reports.cpu_report(),
+    "gpu": reports.build_gpu_report(),
+    "cpu": reports.build_cpu_report(),
     "watched": reports.watched_report(),
-    "snapshot": reports.snapshot_report(),
-    "snapshot of two": reports.snapshot_report(2),
+    "snapshot": reports.build_snapshot_report(),
+    "snapshot of two": reports.build_snapshot_report(2),
 }
 ODD = REPORTS | {
     "empty": reports.empty_report(),
     "unchecked": reports.unchecked_report(),
     "bare finding": replace(reports.empty_report(), findings=(reports.bare(),)),
-    "hostile": reports.hostile_report("<b>\x1b[31m面白い"),
+    "hostile": reports.build_hostile_report("<b>\x1b[31m面白い"),
 }
 
 
@@ -144,7 +144,7 @@ def test_the_formats_of_the_command_line_exist() -> None:
 def test_hostile_names_reach_no_terminal(module: Renderer, text: str) -> None:
     in_json = module.INFO.name == "json"
     for options in ({}, {"verbose": True}, {"width": 40}):
-        product = made(module, reports.hostile_report(text), **options)
+        product = made(module, reports.build_hostile_report(text), **options)
         assert dangerous(product.decode(), in_json=in_json) == []
         if "json" in module.INFO.media_type:
             assert json.loads(product)
@@ -156,7 +156,7 @@ def test_hostile_names_add_no_element_and_no_attribute(module: Renderer, text: s
     pages = []
     for name in ("harmless words", f'{text}"><img src=x onerror=alert(1)></script><!--'):
         page = Page()
-        page.feed(made(module, reports.hostile_report(name), verbose=True).decode())
+        page.feed(made(module, reports.build_hostile_report(name), verbose=True).decode())
         page.close()
         assert page.open == []
         pages.append(page)
@@ -216,10 +216,10 @@ def test_skipped_checks_are_not_reported_as_clean(module: Renderer) -> None:
 
 @pytest.mark.parametrize("module", EVERY, ids=IDS)
 def test_several_ranks_are_one_product_that_names_each(module: Renderer) -> None:
-    source = reports.gpu_report().source
+    source = reports.build_gpu_report().source
     ranks = [
         replace(
-            reports.gpu_report(),
+            reports.build_gpu_report(),
             source=replace(source, path=f"/runs/rank{rank}.json", rank=rank, world_size=2),
         )
         for rank in range(2)
@@ -241,7 +241,7 @@ def test_several_ranks_are_one_product_that_names_each(module: Renderer) -> None
 
 @pytest.mark.parametrize("module", EVERY, ids=IDS)
 def test_the_same_report_gives_the_same_bytes(module: Renderer) -> None:
-    products = {made(module, reports.gpu_report()) for _ in range(2)}
+    products = {made(module, reports.build_gpu_report()) for _ in range(2)}
     assert len(products) == 1
 
 
@@ -280,7 +280,7 @@ def test_every_kind_of_report_has_a_product(module: Renderer, report: Report) ->
         assert isinstance(json.loads(product), dict | list)
 
 
-def known_figures(tree: dict[str, Any]) -> set[str]:
+def list_known_figures(tree: dict[str, Any]) -> set[str]:
     """Every figure of a JSON report as text, and the shares that two of them imply."""
     identifiers: set[str] = set()
     shares: list[float] = []
@@ -320,6 +320,6 @@ def known_figures(tree: dict[str, Any]) -> set[str]:
 def test_every_figure_shown_is_in_the_json(module: Renderer, report: Report) -> None:
     tree = json.loads(made(JSON, report))
     shown = set(FIGURE.findall(said(module, made(module, report, width=120, verbose=True))))
-    assert shown <= known_figures(tree)
+    assert shown <= list_known_figures(tree)
     if for_people(module):
         assert len(shown) > 5

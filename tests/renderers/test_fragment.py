@@ -12,10 +12,10 @@ from tests.renderers import reports
 from tests.renderers.products import Page
 
 REPORTS = {
-    "gpu": reports.gpu_report(),
-    "cpu": reports.cpu_report(),
+    "gpu": reports.build_gpu_report(),
+    "cpu": reports.build_cpu_report(),
     "watched": reports.watched_report(),
-    "snapshot": reports.snapshot_report(2),
+    "snapshot": reports.build_snapshot_report(2),
     "empty": reports.empty_report(),
     "unchecked": reports.unchecked_report(),
 }
@@ -77,7 +77,7 @@ def test_ten_thousand_findings_stay_small_too() -> None:
 
 
 def test_it_shows_what_the_text_shows() -> None:
-    said = words(reports.gpu_report())
+    said = words(reports.build_gpu_report())
     assert said.startswith("The GPU is busy 61% of each 174 ms step and waits 37% for data.")
     assert "warning train.py:31 The loader starves the GPU up to 65.0 ms per step (37%)" in said
     assert "Fix: Give the DataLoader workers" in said
@@ -89,16 +89,16 @@ def test_it_shows_what_the_text_shows() -> None:
 
 
 def test_only_the_first_finding_is_open() -> None:
-    opened = re.findall(r'<details class="pk-finding[^>]*>', html(reports.gpu_report()))
+    opened = re.findall(r'<details class="pk-finding[^>]*>', html(reports.build_gpu_report()))
     assert ["open" in tag for tag in opened] == [True, False]
 
 
 def test_a_severity_is_a_word_and_not_only_a_colour() -> None:
-    assert '<span class="pk-severity">error</span>' in html(reports.gpu_report())
+    assert '<span class="pk-severity">error</span>' in html(reports.build_gpu_report())
 
 
 def test_it_names_the_command_that_opens_the_page_quoted_for_a_shell() -> None:
-    report = reports.gpu_report()
+    report = reports.build_gpu_report()
     path = "/tmp/it's mine.json"  # noqa: S108  (a name; nothing is opened)
     said = words(replace(report, source=replace(report.source, path=path)))
     (command,) = re.findall(r"flame graphs: (.*)$", said)
@@ -108,10 +108,12 @@ def test_it_names_the_command_that_opens_the_page_quoted_for_a_shell() -> None:
 
 
 def test_without_a_file_the_last_line_names_none() -> None:
-    nowhere = replace(reports.gpu_report(), source=replace(reports.gpu_report().source, path=""))
+    nowhere = replace(
+        reports.build_gpu_report(), source=replace(reports.build_gpu_report().source, path="")
+    )
     assert words(nowhere).endswith(f"profkit {nowhere.profkit} · NVIDIA H200 · torch 2.13.0")
 
 
 def test_the_bars_of_the_step_time_fill_its_width() -> None:
-    widths = re.findall(r"width:([\d.]+)%", html(reports.gpu_report()))
+    widths = re.findall(r"width:([\d.]+)%", html(reports.build_gpu_report()))
     assert abs(sum(map(float, widths)) - 100) < 0.1

@@ -93,8 +93,8 @@ def test_every_address_is_within_the_page() -> None:
 
 @pytest.mark.parametrize("text", reports.HOSTILE, ids=range(len(reports.HOSTILE)))
 def test_a_hostile_name_adds_no_script_and_no_handler(text: str) -> None:
-    bare = Parts(page_of(reports.hostile_report("plain")))
-    hostile = Parts(page_of(reports.hostile_report(text)))
+    bare = Parts(page_of(reports.build_hostile_report("plain")))
+    hostile = Parts(page_of(reports.build_hostile_report(text)))
     assert len(hostile.scripts) == len(bare.scripts)
     assert hostile.handlers == []
     assert hostile.headings == bare.headings
@@ -120,9 +120,9 @@ def test_the_page_of_a_small_recording_is_small() -> None:
     [
         *(
             (made, ["Overview", "Findings", "Critical path", "Steps", "Memory", "Tables"])
-            for made in (reports.gpu_report(), reports.cpu_report())
+            for made in (reports.build_gpu_report(), reports.build_cpu_report())
         ),
-        (reports.snapshot_report(), ["Overview", "Memory", "Findings"]),
+        (reports.build_snapshot_report(), ["Overview", "Memory", "Findings"]),
         (reports.watched_report(), ["Overview", "Findings", "Memory"]),
         (reports.empty_report(), ["Overview", "Findings"]),
     ],
@@ -156,8 +156,8 @@ def test_what_a_replay_changes_is_called_the_critical_path_and_not_the_step_time
 def test_source_lines_are_shown_where_the_file_exists(tmp_path: Path) -> None:
     path = tmp_path / "train.py"
     path.write_text("for batch in loader:\n    loss = step(batch)  # <here> & there\n")
-    finding = replace(reports.starved(), locations=(Location(str(path), 2, "main"),))
-    report = replace(reports.gpu_report(), findings=(finding,))
+    finding = replace(reports.build_starved(), locations=(Location(str(path), 2, "main"),))
+    report = replace(reports.build_gpu_report(), findings=(finding,))
     page = page_of(report, base=str(tmp_path)).decode()
     assert "&lt;here&gt; &amp; there" in page
     assert '<code class="place">train.py:2</code>' in page
@@ -171,7 +171,7 @@ def test_the_line_to_edit_is_marked_beside_the_line_that_allocates(tmp_path: Pat
 
     def lines(holder: str) -> list[tuple[str, ...]]:
         finding = replace(
-            reports.grown(),
+            reports.build_grown(),
             locations=(Location(str(path), 1, "main"),),
             evidence={"holder_name": holder},
         )
@@ -187,7 +187,7 @@ def test_the_line_to_edit_is_marked_beside_the_line_that_allocates(tmp_path: Pat
 
 def test_findings_link_to_the_timeline_if_there_is_one() -> None:
     assert b"Show on the timeline" in recorded()
-    assert b"Show on the timeline" not in page_of(reports.gpu_report())
+    assert b"Show on the timeline" not in page_of(reports.build_gpu_report())
 
 
 def test_a_finding_without_spans_links_to_its_longest_event(
@@ -199,7 +199,7 @@ def test_a_finding_without_spans_links_to_its_longest_event(
     studied = study(builder.write(tmp_path / "t.json"))
     events = studied.recording.context.events
     shorter, longest = (int(events.position[events.dur_ns == ns][0]) for ns in (5_000, 9_000))
-    finding = replace(reports.starved(), spans=(), evidence={"events": [shorter, longest]})
+    finding = replace(reports.build_starved(), spans=(), evidence={"events": [shorter, longest]})
     report = replace(studied.report, findings=(finding,))
     page = page_of(report, recording=studied.recording).decode()
     (start, end) = re.findall(r'data-(?:start|end)-ns="(\d+)"', page)
@@ -227,7 +227,7 @@ def test_a_term_has_its_definition_as_plain_text() -> None:
 def test_reports_are_named_by_rank_or_by_path() -> None:
     def named(*changes: dict[str, object]) -> list[str]:
         pages = [
-            page_of(replace(reports.gpu_report(), source=reports.source(**change)))
+            page_of(replace(reports.build_gpu_report(), source=reports.source(**change)))
             for change in changes
         ]
         return re.findall(r"<option [^>]*>([^<]+)</option>", html.together(pages).decode())
@@ -242,7 +242,7 @@ def test_reports_are_named_by_rank_or_by_path() -> None:
 
 
 def test_a_combined_page_allows_every_inner_script() -> None:
-    pages = [page_of(reports.snapshot_report(n)) for n in (1, 2, 1)]
+    pages = [page_of(reports.build_snapshot_report(n)) for n in (1, 2, 1)]
     joined = html.together(pages)
     assert len(joined) < sum(map(len, pages))
     outer = Parts(joined)
@@ -253,8 +253,8 @@ def test_a_combined_page_allows_every_inner_script() -> None:
 
 @pytest.mark.parametrize("text", reports.HOSTILE, ids=range(len(reports.HOSTILE)))
 def test_hostile_names_add_nothing_to_a_combined_page(text: str) -> None:
-    plain = page_of(reports.hostile_report("plain"))
-    joined = Parts(html.together([page_of(reports.hostile_report(text)), plain]))
+    plain = page_of(reports.build_hostile_report("plain"))
+    joined = Parts(html.together([page_of(reports.build_hostile_report(text)), plain]))
     expected = Parts(html.together([plain, plain]))
     assert len(joined.scripts) == len(expected.scripts)
     assert joined.policy == expected.policy
@@ -262,5 +262,5 @@ def test_hostile_names_add_nothing_to_a_combined_page(text: str) -> None:
 
 
 def test_a_combined_page_is_deterministic() -> None:
-    pages = [page_of(reports.gpu_report()), page_of(reports.cpu_report())]
+    pages = [page_of(reports.build_gpu_report()), page_of(reports.build_cpu_report())]
     assert html.together(pages) == html.together(pages)

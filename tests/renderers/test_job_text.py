@@ -9,7 +9,7 @@ from profkit.model.job import LastRank, Slowdown
 from profkit.model.report import Report
 from profkit.units import format_ns
 from tests import job_traces
-from tests.job_traces import LATE_NS, many_ranks
+from tests.job_traces import LATE_NS, repeat_ranks
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +37,7 @@ def large(report: Report) -> Report:
     )
 
     return replace(
-        many_ranks(report, 1000, 20),
+        repeat_ranks(report, 1000, 20),
         collectives=replace(collectives, groups=groups),
         findings=report.findings[:1] * 8,
     )

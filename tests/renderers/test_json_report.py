@@ -24,13 +24,13 @@ def test_the_shipped_schema_matches_the_dataclasses() -> None:
 @pytest.mark.parametrize(
     "report",
     [
-        reports.gpu_report(),
-        reports.cpu_report(),
+        reports.build_gpu_report(),
+        reports.build_cpu_report(),
         reports.empty_report(),
         reports.unchecked_report(),
         reports.watched_report(),
-        reports.snapshot_report(2),
-        *(reports.hostile_report(text) for text in reports.HOSTILE),
+        reports.build_snapshot_report(2),
+        *(reports.build_hostile_report(text) for text in reports.HOSTILE),
     ],
 )
 def test_every_report_validates(report: Report) -> None:
@@ -41,18 +41,18 @@ def test_every_report_validates(report: Report) -> None:
 
 def test_a_report_with_a_missing_key_or_a_wrong_value_does_not_validate() -> None:
     schema = json.loads(SHIPPED.read_text(encoding="utf-8"))
-    tree = json.loads(as_json(reports.gpu_report()))
+    tree = json.loads(as_json(reports.build_gpu_report()))
     del tree["summary"]["window_ns"]
     with pytest.raises(jsonschema.ValidationError, match="window_ns"):
         jsonschema.validate(tree, schema)
-    tree = json.loads(as_json(reports.gpu_report()))
+    tree = json.loads(as_json(reports.build_gpu_report()))
     tree["findings"][0]["severity"] = "fatal"
     with pytest.raises(jsonschema.ValidationError, match="fatal"):
         jsonschema.validate(tree, schema)
 
 
 def test_spans_and_changes_are_not_in_the_json() -> None:
-    report = reports.gpu_report()
+    report = reports.build_gpu_report()
     assert report.findings[0].spans
     assert "spans" not in as_json(report)
 
@@ -69,7 +69,7 @@ def test_every_field_of_the_schema_is_defined() -> None:
 
 
 def test_figures_are_those_of_the_report() -> None:
-    tree = json.loads(as_json(reports.gpu_report()))
+    tree = json.loads(as_json(reports.build_gpu_report()))
     assert tree["schema"] == SCHEMA
     assert tree["summary"]["devices"][0]["busy_ns"] == 640_000_000
     assert tree["findings"][0]["cost"] == {
@@ -85,4 +85,4 @@ def test_figures_are_those_of_the_report() -> None:
 
 
 def test_without_indent_it_is_one_line() -> None:
-    assert as_json(reports.gpu_report(), indent=0).count("\n") == 1
+    assert as_json(reports.build_gpu_report(), indent=0).count("\n") == 1

@@ -26,7 +26,7 @@ def cases(product: bytes | str) -> list[tuple[str, list[str]]]:
 
 
 def test_findings_fail_and_notes_pass() -> None:
-    report = reports.gpu_report()
+    report = reports.build_gpu_report()
     product = junit.render(report, junit.Options())
     outcomes: dict[str, list[str]] = {
         name.split()[0]: case_list for name, case_list in cases(product)
@@ -55,9 +55,10 @@ def test_faults_of_the_recording_are_tests_too(tmp_path: Path) -> None:
 
 
 def test_the_results_of_several_recordings_have_one_root() -> None:
-    report = replace(reports.gpu_report(), unchecked=())
+    report = replace(reports.build_gpu_report(), unchecked=())
     products = [
-        junit.render(job_report, junit.Options()) for job_report in (report, reports.cpu_report())
+        junit.render(job_report, junit.Options())
+        for job_report in (report, reports.build_cpu_report())
     ]
     joined = junit.together(products)
     root = parsed(joined)

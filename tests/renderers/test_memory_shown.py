@@ -32,7 +32,7 @@ def test_a_finding_without_a_source_line_begins_with_its_holder() -> None:
         reports.watched_report()
     )
     assert "1. **`history[17] in main at train.py:12`**" in md(reports.watched_report())
-    unheld = with_finding(replace(reports.grown(), holders=()))
+    unheld = with_finding(replace(reports.build_grown(), holders=()))
     assert " 1  source line not recorded  warning" in text(unheld)
     assert "1. **source line not recorded**" in md(unheld)
 
@@ -48,7 +48,7 @@ def test_a_finding_lists_its_holders() -> None:
     assert f"*held by:* `{first_holder}`, `{second_holder}`, `{third}`\n" in md(
         reports.watched_report()
     )
-    more = with_finding(replace(reports.grown(), holders=reports.grown().holders * 2))
+    more = with_finding(replace(reports.build_grown(), holders=reports.build_grown().holders * 2))
     assert f"{third} and 3 others" in " ".join(text(more).split())
     assert f"`{third}` and 3 others" in md(more)
     assert "others" not in text(more, verbose=True)
@@ -72,7 +72,7 @@ def test_a_trend_is_ascii_without_unicode() -> None:
 
 
 def test_memory_without_a_leak_is_one_line() -> None:
-    report = reports.cpu_report()
+    report = reports.build_cpu_report()
     memory = reports.watched_memory(n_leaks=0)
     report = replace(report, summary=replace(report.summary, memory=memory))
     shown = " ".join(text(report, width=200).split())
@@ -87,7 +87,7 @@ def test_what_was_not_measured_is_shown() -> None:
 
 
 def test_a_snapshot_shows_the_allocation_sites_at_the_out_of_memory_error() -> None:
-    shown = text(reports.snapshot_report())
+    shown = text(reports.build_snapshot_report())
     assert "cuda:0: allocation of 3.91 GiB failed: 33.2 GiB\n" in shown
     rows = [line.split() for line in shown.splitlines() if line.startswith("lib/model.py")]
     assert rows[0] == ["lib/model.py:10", "1", "14.0", "GiB", "42%", "activations"]
@@ -95,14 +95,14 @@ def test_a_snapshot_shows_the_allocation_sites_at_the_out_of_memory_error() -> N
     assert "\nallocated before recording " in shown
     assert "cuda:0 at the peak" not in shown
     assert "| `lib/model.py:10` | 1 | 14.0 GiB | 42% | activations |" in md(
-        reports.snapshot_report()
+        reports.build_snapshot_report()
     )
 
 
 def test_verbose_shows_a_snapshot_at_all_three_moments() -> None:
     for shown in (
-        text(reports.snapshot_report(), verbose=True),
-        md(reports.snapshot_report(), verbose=True),
+        text(reports.build_snapshot_report(), verbose=True),
+        md(reports.build_snapshot_report(), verbose=True),
     ):
         for moment in (": allocation of 3.91 GiB failed", " at the peak", " at the end"):
             assert f"cuda:0{moment}: " in shown
@@ -111,7 +111,7 @@ def test_verbose_shows_a_snapshot_at_all_three_moments() -> None:
 
 
 def test_moments_with_the_same_sites_are_shown_once() -> None:
-    report = reports.snapshot_report()
+    report = reports.build_snapshot_report()
     assert report.summary.memory is not None
     (device,) = report.summary.memory.devices
     same = replace(device, oom=(), peak_sites=device.top_sites)
@@ -122,19 +122,19 @@ def test_moments_with_the_same_sites_are_shown_once() -> None:
 
 @pytest.mark.parametrize("n_devices", [1, 2])
 def test_a_snapshots_history_has_a_trend(n_devices: int) -> None:
-    shown = text(reports.snapshot_report(n_devices))
+    shown = text(reports.build_snapshot_report(n_devices))
     assert shown.count("Memory over time") == 1
     assert shown.count(" active  ") == n_devices
     assert ("cuda:0 reserved" in shown) is (n_devices == 1)
 
 
 def test_top_limits_the_rows_of_a_snapshot() -> None:
-    assert "lib/model.py:11" not in text(reports.snapshot_report(), top=1)
-    assert "lib/model.py:11" not in md(reports.snapshot_report(), top=1)
+    assert "lib/model.py:11" not in text(reports.build_snapshot_report(), top=1)
+    assert "lib/model.py:11" not in md(reports.build_snapshot_report(), top=1)
 
 
 def test_a_report_on_memory_has_no_step_time() -> None:
-    for report in (reports.watched_report(), reports.snapshot_report()):
+    for report in (reports.watched_report(), reports.build_snapshot_report()):
         shown = text(report)
         assert "Step time" not in shown
         assert "whose time could be told apart" not in shown

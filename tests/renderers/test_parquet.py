@@ -104,7 +104,7 @@ def test_the_tables_of_the_report_are_included(gpu: AnalysisResult) -> None:
 
 
 def test_a_report_alone_has_its_findings() -> None:
-    table = pq.read_table(io.BytesIO(render(reports.gpu_report(), "parquet")))
+    table = pq.read_table(io.BytesIO(render(reports.build_gpu_report(), "parquet")))
     assert table.column("rule").to_pylist()[:2] == ["DAT001", "MEM001"]
     assert table.schema.field("cost_ns").type == pa.int64()
 
@@ -116,7 +116,7 @@ def test_the_same_recording_gives_the_same_bytes(gpu: AnalysisResult) -> None:
 
 @pytest.mark.parametrize("text", reports.HOSTILE, ids=range(len(reports.HOSTILE)))
 def test_hostile_names_are_unchanged(text: str) -> None:
-    product = render(reports.hostile_report(text), "parquet", table="kernels")
+    product = render(reports.build_hostile_report(text), "parquet", table="kernels")
     (row, *_) = pq.read_table(io.BytesIO(product)).to_pylist()
     assert row["name"] == text.encode("utf-8", "backslashreplace").decode()
 
@@ -136,7 +136,7 @@ def test_without_pyarrow_the_error_names_the_extra(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(builtins, "__import__", missing)
     with pytest.raises(OutputError) as refused:
-        render(reports.gpu_report(), "parquet")
+        render(reports.build_gpu_report(), "parquet")
     assert "profkit[parquet]" in refused.value.hint
 
 

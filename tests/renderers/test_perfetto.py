@@ -57,7 +57,7 @@ def imported(product: bytes, path: Path) -> Imported:
     return Imported(events_of(product), errors, slices, counters, flows, correlations)
 
 
-def gpu_recording(folder: Path) -> Path:
+def write_gpu_recording(folder: Path) -> Path:
     """Steps on two streams with Python frames, memory, waits, and the arrows of launches."""
     b = TraceBuilder(memory=True, stacks=True)
     for _ in range(3):
@@ -108,7 +108,7 @@ def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         (path,) = (RECORDINGS / "starved_loader").glob("*.json.gz")
         product = exported(path)
     else:
-        product = exported(gpu_recording(folder))
+        product = exported(write_gpu_recording(folder))
     return imported(product, folder / "product.json")
 
 
@@ -208,7 +208,7 @@ def test_every_launch_has_an_arrow_to_its_device_work(
 
 
 def test_slices_arrive_where_nanoseconds_do_not_fit_into_a_double(tmp_path: Path) -> None:
-    tree = json.loads(gpu_recording(tmp_path).read_bytes(), parse_float=Decimal)
+    tree = json.loads(write_gpu_recording(tmp_path).read_bytes(), parse_float=Decimal)
     for event in tree["traceEvents"]:
         event["ts"] += MONTH_US
     product = exported(written(tree, tmp_path / "moved.json"))

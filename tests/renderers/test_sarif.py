@@ -113,12 +113,12 @@ def check_result(result: dict[str, Any], ids: set[str], roots: dict[str, Any]) -
 
 
 EVERY = {
-    "gpu": reports.gpu_report(),
-    "cpu": reports.cpu_report(),
+    "gpu": reports.build_gpu_report(),
+    "cpu": reports.build_cpu_report(),
     "empty": reports.empty_report(),
     "unchecked": reports.unchecked_report(),
     "watched": reports.watched_report(),
-    "snapshot": reports.snapshot_report(2),
+    "snapshot": reports.build_snapshot_report(2),
 }
 
 
@@ -130,11 +130,11 @@ def test_every_log_follows_the_standard(report: Report, base: str) -> None:
 
 @pytest.mark.parametrize("text", reports.HOSTILE, ids=range(len(reports.HOSTILE)))
 def test_logs_with_hostile_names_follow_the_standard(text: str) -> None:
-    check(log(reports.hostile_report(text)))
+    check(log(reports.build_hostile_report(text)))
 
 
 def test_a_finding_is_a_result_on_its_source_line_with_level_rank_and_cost() -> None:
-    report = reports.gpu_report()
+    report = reports.build_gpu_report()
     first, second = run(report)["results"]
 
     (place,) = first["locations"]
@@ -167,7 +167,7 @@ def test_a_finding_is_a_result_on_its_source_line_with_level_rank_and_cost() -> 
 
 
 def test_skipped_checks_and_faults_are_notifications() -> None:
-    run_log = run(reports.gpu_report())
+    run_log = run(reports.build_gpu_report())
     notes = run_log["invocations"][0]["toolExecutionNotifications"]
     assert [(note["associatedRule"]["id"], note["level"]) for note in notes] == [
         ("SYN001", "note"),
@@ -180,7 +180,9 @@ def test_skipped_checks_and_faults_are_notifications() -> None:
 
 
 def test_rules_with_findings_have_their_page_and_title() -> None:
-    rule_of = {rule["id"]: rule for rule in run(reports.gpu_report())["tool"]["driver"]["rules"]}
+    rule_of = {
+        rule["id"]: rule for rule in run(reports.build_gpu_report())["tool"]["driver"]["rules"]
+    }
     info = next(rule.INFO for rule in rules() if rule.INFO.id == "DAT001")
     assert rule_of["DAT001"]["name"] == info.name
     assert rule_of["DAT001"]["shortDescription"]["text"] == info.title
@@ -194,13 +196,13 @@ def test_rules_with_findings_have_their_page_and_title() -> None:
 
 def test_a_fingerprint_ignores_line_numbers_and_times_and_is_unique() -> None:
     def prints(*findings: Finding) -> list[str]:
-        report = replace(reports.gpu_report(), findings=findings)
+        report = replace(reports.build_gpu_report(), findings=findings)
         return [
             result["partialFingerprints"]["primaryLocationLineHash"]
             for result in run(report)["results"]
         ]
 
-    starved = reports.starved()
+    starved = reports.build_starved()
     moved = replace(
         starved, locations=(replace(starved.locations[0], line=99),), message="Later.", n=7
     )
@@ -223,15 +225,15 @@ def test_a_fingerprint_ignores_line_numbers_and_times_and_is_unique() -> None:
     ],
 )
 def test_files_are_uris(file: str, uri: str) -> None:
-    finding = replace(reports.starved(), locations=(Location(file, 3, "f"),))
-    (result,) = run(replace(reports.gpu_report(), findings=(finding,)))["results"]
+    finding = replace(reports.build_starved(), locations=(Location(file, 3, "f"),))
+    (result,) = run(replace(reports.build_gpu_report(), findings=(finding,)))["results"]
     assert result["locations"][0]["physicalLocation"]["artifactLocation"]["uri"] == uri
     assert unquote(uri).replace("file:///C:", "C:").rpartition("/")[2] in file.replace("\\", "/")
 
 
 def test_a_finding_without_a_source_line_is_on_the_recording() -> None:
-    finding = replace(reports.starved(), locations=())
-    report = replace(reports.gpu_report(), findings=(finding,))
+    finding = replace(reports.build_starved(), locations=())
+    report = replace(reports.build_gpu_report(), findings=(finding,))
     (result,) = run(report)["results"]
     artifact = result["locations"][0]["physicalLocation"]["artifactLocation"]
     assert report.source.path.endswith(artifact["uri"])
@@ -242,8 +244,8 @@ def test_results_above_the_limit_of_code_hosts_are_omitted_and_counted(
 ) -> None:
     assert sarif.MAX_RESULTS == 25_000
     monkeypatch.setattr(sarif, "MAX_RESULTS", 40)
-    report = reports.gpu_report()
-    report = replace(report, findings=(reports.starved(),) * 50)
+    report = reports.build_gpu_report()
+    report = replace(report, findings=(reports.build_starved(),) * 50)
     run_log = run(report)
     assert len(run_log["results"]) == 40
     note = run_log["invocations"][0]["toolExecutionNotifications"][-1]
@@ -253,7 +255,7 @@ def test_results_above_the_limit_of_code_hosts_are_omitted_and_counted(
 def test_several_reports_are_one_run() -> None:
     products = [
         render(report, "sarif", base=BASE)
-        for report in (reports.gpu_report(), reports.watched_report())
+        for report in (reports.build_gpu_report(), reports.watched_report())
     ]
     joined = json.loads(sarif.together(products))
     check(joined)
@@ -307,10 +309,10 @@ def test_the_call_stack_of_a_finding_is_its_code_flow(
 
 
 def test_an_allocation_site_has_its_recorded_stack() -> None:
-    report = reports.snapshot_report(1)
+    report = reports.build_snapshot_report(1)
     memory = report.summary.memory
     assert memory is not None
-    finding = replace(reports.starved(), locations=(Location("model.py", 9, "forward"),))
+    finding = replace(reports.build_starved(), locations=(Location("model.py", 9, "forward"),))
     stack = (Frame("model.py", 9, "forward"), Frame("train.py", 4, "main"))
     site = AllocationSite(finding.locations[0], stack, n=1, bytes=64)
     devices = tuple(replace(device, peak_sites=(site,)) for device in memory.devices)
@@ -322,8 +324,8 @@ def test_an_allocation_site_has_its_recorded_stack() -> None:
 
 def test_holders_are_related_locations_by_name() -> None:
     chains = (("__main__.history", "[17]"), ("train.Trainer", ".losses"))
-    finding = replace(reports.starved(), holders=chains)
-    report = replace(reports.gpu_report(), findings=(finding,))
+    finding = replace(reports.build_starved(), holders=chains)
+    report = replace(reports.build_gpu_report(), findings=(finding,))
     check(log(report))
     (result,) = run(report)["results"]
     holders = [place for place in result["relatedLocations"] if "physicalLocation" not in place]
@@ -346,9 +348,9 @@ def test_logs_validate_against_the_schema_of_the_standard(
     standard: Draft7Validator,
     waited: Any,  # noqa: ANN401  (a JSON tree)
 ) -> None:
-    held = replace(reports.starved(), holders=(("a", ".b"),))
+    held = replace(reports.build_starved(), holders=(("a", ".b"),))
     trees = [log(report, base) for report in EVERY.values() for base in (BASE, "")]
-    trees += [log(reports.hostile_report(text)) for text in reports.HOSTILE]
-    trees += [waited, log(replace(reports.gpu_report(), findings=(held,)))]
+    trees += [log(reports.build_hostile_report(text)) for text in reports.HOSTILE]
+    trees += [waited, log(replace(reports.build_gpu_report(), findings=(held,)))]
     assert [error.message for tree in trees for error in standard.iter_errors(tree)] == []
     assert list(standard.iter_errors({**waited, "version": "2.0.0"}))

@@ -138,12 +138,12 @@ def test_with_stacks_there_is_no_remark(traced: AnalysisResult) -> None:
 
 
 def test_a_report_alone_has_the_stacks_that_it_contains() -> None:
-    report = reports.gpu_report()
+    report = reports.build_gpu_report()
     host = render(report, "folded").decode().splitlines()
     assert "source line not recorded;aten::mm 38000000" in host
     device = render(report, "folded", weight="device-line").decode()
     assert "forward (/home/me/project/lib/model.py:12);aten::mm;volta_sgemm_64x64_nt 2" in device
-    memory = json.loads(render(reports.snapshot_report(), "speedscope"))
+    memory = json.loads(render(reports.build_snapshot_report(), "speedscope"))
     check(memory)
     assert [profile["unit"] for profile in memory["profiles"]] == ["bytes"]
 
@@ -155,7 +155,7 @@ def test_an_empty_recording_has_an_empty_product() -> None:
 
 @pytest.mark.parametrize("text", reports.HOSTILE, ids=range(len(reports.HOSTILE)))
 def test_hostile_names_stay_in_their_line(text: str) -> None:
-    report = reports.hostile_report(text)
+    report = reports.build_hostile_report(text)
     for weight in ("host-line", "device-line", "memory-stack"):
         for line in render(report, "folded", weight=weight).decode().splitlines():
             stack, _, n = line.rpartition(" ")

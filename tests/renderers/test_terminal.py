@@ -15,7 +15,7 @@ from profkit.present.facts import busiest_ops
 from profkit.renderers import text as terminal
 from profkit.units import format_ns
 from tests.renderers import reports
-from tests.renderers.reports import starved
+from tests.renderers.reports import build_starved
 
 BASE = "/home/me/project"
 
@@ -26,7 +26,7 @@ def text(report: Report, **options: object) -> str:
 
 
 def test_it_begins_with_the_headline() -> None:
-    first, blank, *lines = text(reports.gpu_report(), width=120).splitlines()
+    first, blank, *lines = text(reports.build_gpu_report(), width=120).splitlines()
     assert first.startswith("profkit 0.1.0 · traces/train/host_1")
     assert blank == ""
     assert " ".join(lines[:2]).startswith(
@@ -37,10 +37,10 @@ def test_it_begins_with_the_headline() -> None:
 
 
 REPORTS = {
-    "gpu": reports.gpu_report(),
-    "cpu": reports.cpu_report(),
+    "gpu": reports.build_gpu_report(),
+    "cpu": reports.build_cpu_report(),
     "watched": reports.watched_report(),
-    "snapshot": reports.snapshot_report(2),
+    "snapshot": reports.build_snapshot_report(2),
 }
 
 
@@ -68,7 +68,7 @@ def test_no_figure_is_cut_at_any_width(report: Report, width: int) -> None:
 
 @pytest.mark.parametrize("width", [40, 60, 80, 100, 200])
 def test_places_in_tables_keep_their_line_number_at_any_width(width: int) -> None:
-    report = reports.gpu_report()
+    report = reports.build_gpu_report()
     where = Location("/home/me/project/a_rather_long_name_of_a_file.py", 1234, "forward")
     kernels = tuple(
         replace(top_kernel, location=where) for top_kernel in report.summary.top_kernels
@@ -81,7 +81,7 @@ def test_places_in_tables_keep_their_line_number_at_any_width(width: int) -> Non
 
 
 def test_a_wide_terminal_shows_whole_names_and_sentences_of_at_most_120_columns() -> None:
-    report = reports.gpu_report()
+    report = reports.build_gpu_report()
     lines = text(report, width=200).splitlines()
     assert max(map(cell_len, lines)) <= 200
     assert any("vectorized_elementwise_kernel<…CUDAFunctor_add…>" in line for line in lines)
@@ -90,9 +90,9 @@ def test_a_wide_terminal_shows_whole_names_and_sentences_of_at_most_120_columns(
 
 
 def test_other_places_are_cut_at_folders_and_keep_their_line_number() -> None:
-    report = reports.gpu_report()
+    report = reports.build_gpu_report()
     deep = Location(f"/opt/{'folder/' * 20}model.py", 7, "forward")
-    finding = replace(starved(), locations=(*starved().locations, deep))
+    finding = replace(build_starved(), locations=(*build_starved().locations, deep))
     for width in (40, 80, 120):
         shown = text(replace(report, findings=(finding,)), width=width, verbose=True)
         assert "/model.py:7" in shown
@@ -100,7 +100,7 @@ def test_other_places_are_cut_at_folders_and_keep_their_line_number() -> None:
 
 
 def test_a_long_path_is_on_a_separate_line() -> None:
-    report = reports.gpu_report()
+    report = reports.build_gpu_report()
     deep = f"/data/{'run/' * 9}train.json.gz"
     lines = text(replace(report, source=replace(report.source, path=deep)), width=60).splitlines()
     assert lines[0].startswith("profkit 0.1.0 · …/run/run/")
@@ -109,7 +109,7 @@ def test_a_long_path_is_on_a_separate_line() -> None:
 
 
 def test_it_fits_one_screen() -> None:
-    report = reports.gpu_report()
+    report = reports.build_gpu_report()
     full = replace(
         report,
         findings=report.findings * 3,
@@ -123,9 +123,9 @@ def test_it_fits_one_screen() -> None:
     assert len(text(report, width=100).splitlines()) <= 40
 
 
-def crowded_report() -> Report:
+def build_crowded_report() -> Report:
     """Long paths, many parts, wide costs, and faults of the recording."""
-    report = reports.gpu_report()
+    report = reports.build_gpu_report()
     where = Location("/home/me/project/lib/a_rather_long_name_of_a_module.py", 1234, "forward")
     costly = replace(
         report.findings[0],
@@ -160,7 +160,7 @@ def crowded_report() -> Report:
 
 
 def test_a_crowded_report_fits_a_screen_of_80_columns_and_names_every_finding() -> None:
-    lines = text(crowded_report(), width=80).splitlines()
+    lines = text(build_crowded_report(), width=80).splitlines()
     assert len(lines) <= 40
     assert [line for line in lines if cell_len(line) > 80] == []
     first, *brief = [line for line in lines if re.match(r"^ \d  ", line)]
@@ -173,14 +173,14 @@ def test_a_crowded_report_fits_a_screen_of_80_columns_and_names_every_finding() 
 
 
 def test_small_parts_that_do_not_fit_on_a_line_are_the_shortest_ones() -> None:
-    shown = text(crowded_report(), width=80)
+    shown = text(build_crowded_report(), width=80)
     (line,) = [line for line in shown.splitlines() if "also: " in line]
     assert line == "  also: GPU idle: launch latency 667 µs, …"
-    assert "GPU idle: waiting for CPU launches 167 µs" in text(crowded_report(), verbose=True)
+    assert "GPU idle: waiting for CPU launches 167 µs" in text(build_crowded_report(), verbose=True)
 
 
 def test_what_does_not_fit_a_screen_is_shortened_and_every_finding_is_named() -> None:
-    report = reports.gpu_report()
+    report = reports.build_gpu_report()
     many = replace(report, findings=(report.findings[0],) * 5)
     short, whole = text(many), text(many, verbose=True)
     assert whole.count("Fix: ") == 5
@@ -193,7 +193,7 @@ def test_what_does_not_fit_a_screen_is_shortened_and_every_finding_is_named() ->
 
 
 def test_faults_and_messages_give_way_last_and_doubt_stays() -> None:
-    report = reports.gpu_report()
+    report = reports.build_gpu_report()
     long = "Collectives take 32.1 ms per step. 5 more were issued than ran. "
     finding = replace(report.findings[0], message=long * 3, confidence="medium")
     fault = replace(reports.no_stacks(), severity="warning", message=long.strip() * 9)
@@ -215,7 +215,7 @@ def test_faults_and_messages_give_way_last_and_doubt_stays() -> None:
 
 
 def test_the_critical_path_has_three_lines_and_all_of_them_with_verbose() -> None:
-    lines = text(reports.gpu_report(), width=100).splitlines()
+    lines = text(reports.build_gpu_report(), width=100).splitlines()
     at = next(i for i, line in enumerate(lines) if line.startswith("Critical path"))
 
     head, kernels, data, end = lines[at : at + 4]
@@ -231,13 +231,13 @@ def test_the_critical_path_has_three_lines_and_all_of_them_with_verbose() -> Non
     assert data.endswith(" (19%)")
     assert end == ""
 
-    verbose = text(reports.gpu_report(), width=100, verbose=True)
+    verbose = text(reports.build_gpu_report(), width=100, verbose=True)
     assert "operators 12%, gaps 0.6%" in " ".join(verbose.split())
     assert "\n  operators         21.3 ms   12% model.py:12, " in verbose
 
 
 def test_a_name_with_less_than_half_of_its_line_is_called_the_longest() -> None:
-    report = reports.gpu_report()
+    report = reports.build_gpu_report()
     path = report.summary.critical_path
     assert path is not None
     lines = tuple(replace(line, main_share=line.share / 5) for line in path.lines)
@@ -248,7 +248,7 @@ def test_a_name_with_less_than_half_of_its_line_is_called_the_longest() -> None:
 
 
 def test_operators_that_only_mark_a_moment_are_in_no_list() -> None:
-    report = reports.gpu_report()
+    report = reports.build_gpu_report()
     mark = replace(report.summary.top_ops[0], name="mark", total_ns=0, self_ns=0, device_ns=0)
     for top_ops in ((*report.summary.top_ops, mark), (mark,)):
         shown = text(replace(report, summary=replace(report.summary, top_ops=top_ops)))
@@ -257,14 +257,14 @@ def test_operators_that_only_mark_a_moment_are_in_no_list() -> None:
 
 
 def test_a_path_that_is_mostly_unexplained_says_so() -> None:
-    shown = text(reports.cpu_report(), width=100)
+    shown = text(reports.build_cpu_report(), width=100)
     assert "Critical path per step (shares of 12.0 ms): operators 67%" in shown
     assert "- The recording shows no cause for 5.6% of the critical path" in shown
-    assert "shows no cause" not in text(reports.gpu_report())
+    assert "shows no cause" not in text(reports.build_gpu_report())
 
 
 def test_a_path_without_steps_of_which_nothing_is_known_is_left_out() -> None:
-    report = reports.cpu_report()
+    report = reports.build_cpu_report()
     path = report.summary.critical_path
     assert path is not None
     for per_step_ns, share, is_shown in ((None, 0.95, False), (None, 0.5, True), (12, 0.95, True)):
@@ -276,12 +276,12 @@ def test_a_path_without_steps_of_which_nothing_is_known_is_left_out() -> None:
 
 @pytest.mark.parametrize("width", [40, 60, 80, 100, 200])
 def test_the_critical_path_keeps_its_source_line_at_any_width(width: int) -> None:
-    shown = text(reports.gpu_report(), width=width)
+    shown = text(reports.build_gpu_report(), width=width)
     assert shown.partition("Critical path")[2].partition("Findings")[0].count("model.py:12") == 2
 
 
 def test_a_finding_has_its_place_cost_and_fix() -> None:
-    lines = text(reports.gpu_report(), width=100).splitlines()
+    lines = text(reports.build_gpu_report(), width=100).splitlines()
     at = next(i for i, line in enumerate(lines) if line.startswith(" 1  "))
     assert lines[at].startswith(" 1  train.py:31  warning starved-by-loader DAT001")
     assert lines[at].endswith("up to 65.0 ms per step (37%)")
@@ -289,14 +289,14 @@ def test_a_finding_has_its_place_cost_and_fix() -> None:
 
 
 def test_a_long_place_keeps_its_file_and_line() -> None:
-    report = reports.gpu_report()
+    report = reports.build_gpu_report()
     deep = Location(f"/opt/{'very_long_folder/' * 9}train.py", 31, "main")
-    lines = text(replace(report, findings=(replace(starved(), locations=(deep,)),)), width=60)
+    lines = text(replace(report, findings=(replace(build_starved(), locations=(deep,)),)), width=60)
     assert "\n 1  …/train.py:31  warning starved-by-loader DAT001\n" in lines
 
 
 def test_the_bars_of_the_step_time_follow_each_other() -> None:
-    lines = text(reports.gpu_report(), width=100).splitlines()
+    lines = text(reports.build_gpu_report(), width=100).splitlines()
     bars = [line for line in lines if "█" in line or "▒" in line]
     spans = [(re.search("[█▒]", bar).start(), len(bar)) for bar in bars]  # type: ignore[union-attr]
     assert len(bars) == 4
@@ -306,7 +306,7 @@ def test_the_bars_of_the_step_time_follow_each_other() -> None:
 
 
 def test_a_cpu_run_has_no_empty_device_tables() -> None:
-    shown = text(reports.cpu_report())
+    shown = text(reports.build_cpu_report())
     assert "Operators take 67% of each 12.0 ms step on the CPU" in shown
     assert "GPU" not in shown
     assert "Kernels" not in shown
@@ -314,15 +314,15 @@ def test_a_cpu_run_has_no_empty_device_tables() -> None:
 
 
 def test_only_coloured_text_has_escapes_and_they_change_nothing_else() -> None:
-    plain = text(reports.gpu_report())
-    colored = text(reports.gpu_report(), color=True)
+    plain = text(reports.build_gpu_report())
+    colored = text(reports.build_gpu_report(), color=True)
     assert "\x1b" not in plain
     assert "\x1b[" in colored
     assert re.sub(r"\x1b\[[\d;]*m", "", colored).split() == plain.split()
 
 
 def test_without_unicode_the_text_is_ascii() -> None:
-    shown = text(reports.gpu_report(), unicode=False)
+    shown = text(reports.build_gpu_report(), unicode=False)
     assert shown.isascii()
     assert "333 us" in shown
     assert "####" in shown
@@ -332,13 +332,13 @@ def test_top_and_verbose_choose_how_much_is_shown() -> None:
     report = reports.many_findings()
     assert text(report, top=2).count("starved-by-loader") == 1
     assert "9,998 more (--top 10000 shows all)" in text(report, top=2)
-    verbose = " ".join(text(reports.gpu_report(), verbose=True).split())
+    verbose = " ".join(text(reports.build_gpu_report(), verbose=True).split())
     assert "evidence: data wait 63.0 ms, 67.0 ms, workers 0" in verbose
-    assert "evidence: " not in text(reports.gpu_report())
+    assert "evidence: " not in text(reports.build_gpu_report())
 
 
 def test_a_brief_report_is_the_headline_and_a_line_for_each_finding() -> None:
-    report = crowded_report()
+    report = build_crowded_report()
     brief = text(report, brief=True, width=80)
     whole = text(report, verbose=True, width=80)
     assert len(brief.splitlines()) < len(whole.splitlines()) / 2
@@ -350,7 +350,7 @@ def test_a_brief_report_is_the_headline_and_a_line_for_each_finding() -> None:
 
 
 def test_costs_name_their_basis() -> None:
-    report = reports.gpu_report()
+    report = reports.build_gpu_report()
     for basis, words in (("measured", " 65.0 ms"), ("estimate", "about 65.0 ms")):
         cost = Cost(ns=1, per_step_ns=65_000_000, basis=basis)  # type: ignore[arg-type]
         finding = replace(report.findings[0], cost=cost)
@@ -358,9 +358,9 @@ def test_costs_name_their_basis() -> None:
 
 
 def test_skipped_checks_are_grouped_by_reason() -> None:
-    shown = text(reports.gpu_report(), verbose=True)
+    shown = text(reports.build_gpu_report(), verbose=True)
     assert "- The recording has no stacks. Record with stacks=True. (SYN001, DAT003)" in shown
-    brief = text(reports.gpu_report())
+    brief = text(reports.build_gpu_report())
     assert "3 checks skipped: `profkit analyze -v` lists them and what they need" in brief
 
 
@@ -372,23 +372,23 @@ def test_consecutive_rule_ids_are_shown_as_a_range() -> None:
 
 
 def test_overhead_and_faults_of_the_recording_are_shown() -> None:
-    every = text(reports.cpu_report())
+    every = text(reports.build_cpu_report())
     assert "Recording slowed the program down by about 80%; times include that, so go by" in every
-    assert "note PRF001: The first step takes 1.80 times" in text(reports.gpu_report())
+    assert "note PRF001: The first step takes 1.80 times" in text(reports.build_gpu_report())
 
 
 def test_rich_markup_in_names_is_shown_as_it_is() -> None:
-    assert "[red]markup[/red]" in text(reports.hostile_report("[red]markup[/red]"), width=120)
-    assert ":smile:" in text(reports.hostile_report("emoji :smile:"), width=120)
+    assert "[red]markup[/red]" in text(reports.build_hostile_report("[red]markup[/red]"), width=120)
+    assert ":smile:" in text(reports.build_hostile_report("emoji :smile:"), width=120)
 
 
 def test_no_line_end_separates_a_figure_from_its_unit() -> None:
     for width in range(40, 121):
-        for line in text(reports.gpu_report(), width=width).splitlines():
+        for line in text(reports.build_gpu_report(), width=width).splitlines():
             assert not re.match(r"\s*(ns|µs|ms|MiB|GiB)\b", line)
 
 
 def test_all_kernels_keep_a_readable_name() -> None:
-    shown = text(reports.gpu_report(), width=80)
+    shown = text(reports.build_gpu_report(), width=80)
     assert "void at::native" not in shown
     assert "vectorized_element" in shown

@@ -9,7 +9,7 @@ STEPS = 3
 GEMM_NS, RELU_NS, REDUCE_NS, COPY_NS = 500_000, 50_000, 400_000, 100_000
 
 
-def gpu_training(*, rank: int | None = None, reduce_ns: int = REDUCE_NS) -> TraceBuilder:
+def build_gpu_training(*, rank: int | None = None, reduce_ns: int = REDUCE_NS) -> TraceBuilder:
     """Three training steps: a copy, two modules, a collective, and memory that is freed."""
     head = {} if rank is None else {"distributedInfo": {"rank": rank, "world_size": 2}}
     b = TraceBuilder(stacks=True, memory=True, shapes=True, absolute=True, head=head)
@@ -44,4 +44,4 @@ def gpu_training(*, rank: int | None = None, reduce_ns: int = REDUCE_NS) -> Trac
 def write_gpu_training(folder: Path) -> Path:
     """Write it to a file that TensorBoard's plugins find."""
     folder.mkdir(parents=True, exist_ok=True)
-    return gpu_training().write(folder / "host_7.1795206901986030890.pt.trace.json.gz")
+    return build_gpu_training().write(folder / "host_7.1795206901986030890.pt.trace.json.gz")

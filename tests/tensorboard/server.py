@@ -78,10 +78,10 @@ class TensorBoard:
 def serving(logdir: Path, module: str = "tensorboard.main") -> Iterator[TensorBoard]:
     """Start TensorBoard on a folder with a temporary cache, and stop it at the end."""
     with tempfile.TemporaryDirectory() as cache:
-        yield from _serving(logdir, cache, module)
+        yield from _serve(logdir, cache, module)
 
 
-def _serving(logdir: Path, cache: str, module: str) -> Iterator[TensorBoard]:
+def _serve(logdir: Path, cache: str, module: str) -> Iterator[TensorBoard]:
     command = [sys.executable, "-m", module, "--logdir", str(logdir)]
     server = subprocess.Popen(
         [*command, "--host", "127.0.0.1", "--port", "0", "--load_fast", "false"],

@@ -123,14 +123,16 @@ def test_memory_samples_and_snapshots_are_exported(tmp_path: Path) -> None:
 
 
 REPORTS = {
-    "a device": reports.gpu_report(),
-    "the CPU": reports.cpu_report(),
+    "a device": reports.build_gpu_report(),
+    "the CPU": reports.build_cpu_report(),
     "watched": reports.watched_report(),
-    "snapshots": reports.snapshot_report(2),
+    "snapshots": reports.build_snapshot_report(2),
     "nothing": reports.empty_report(),
     "nothing checked": reports.unchecked_report(),
     "ten thousand findings": reports.many_findings(),
-    **{f"hostile {n}": reports.hostile_report(text) for n, text in enumerate(reports.HOSTILE)},
+    **{
+        f"hostile {n}": reports.build_hostile_report(text) for n, text in enumerate(reports.HOSTILE)
+    },
 }
 
 

@@ -21,7 +21,7 @@ from profkit.comparison.messages import summarize_difference
 from profkit.integrations.tensorboard.cache import ResultCache
 from profkit.integrations.tensorboard.discovery import LogRoot
 from profkit.integrations.tensorboard.plugin import Loader, ProfkitPlugin
-from tests.tensorboard.recordings import STEPS, gpu_training, write_gpu_training
+from tests.tensorboard.recordings import STEPS, build_gpu_training, write_gpu_training
 from tests.tensorboard.server import serving
 
 HOSTILE = "<img src=x onerror=alert(1)>"
@@ -71,7 +71,7 @@ def logdir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_gpu_training(folder / "train")
     for rank, reduce_ns in enumerate((100_000, 300_000)):
         (folder / "ranks").mkdir(exist_ok=True)
-        trace = gpu_training(rank=rank, reduce_ns=reduce_ns)
+        trace = build_gpu_training(rank=rank, reduce_ns=reduce_ns)
         trace.write(folder / "ranks" / f"host_{rank}_rank{rank}.17.pt.trace.json")
     (folder / HOSTILE).mkdir()
     (folder / HOSTILE / "bad.pt.trace.json").write_text("{broken")

@@ -174,7 +174,7 @@ def overhead(setting: Setting) -> None:
     record(setting, "overhead", OVERHEAD.stem)
 
 
-def running(setting: Setting) -> None:
+def look_at_running_job(setting: Setting) -> None:
     """Look at a job that runs, and record some of its steps."""
     program = (str(ORDINARY / "transformer.py"), *small(setting), "--steps", "4000")
     folder = setting.scratch / "listening"
@@ -279,7 +279,7 @@ PARTS: Final = (
     Part("pairs", pairs, 240.0),
     Part("overhead", overhead, 45.0),
     Part("steady", steady, 100.0),
-    Part("running", running, 60.0),
+    Part("running", look_at_running_job, 60.0),
     Part("roofline", roofline, 40.0),
     Part("libraries", libraries, 90.0),
     Part("rest", rest, 400.0),

@@ -80,7 +80,7 @@ def keep_snapshot(written: Path, kept: Path, folder: Path) -> None:
     with gzip.open(written) as stream:
         snapshot = pickle.load(stream)  # noqa: S301  (written by this program)
     places = {str(folder): ANY_FOLDER, str(folder.resolve()): ANY_FOLDER, _INSTALLED: ANY_INSTALLED}
-    snapshot = elsewhere(snapshot, places, {})
+    snapshot = copy_with_other_folders(snapshot, places, {})
     while True:
         packed = gzip.compress(pickle.dumps(snapshot, PROTOCOL), _SMALLEST, mtime=0)
         histories = snapshot["device_traces"]
@@ -90,7 +90,7 @@ def keep_snapshot(written: Path, kept: Path, folder: Path) -> None:
     kept.write_bytes(packed)
 
 
-def elsewhere(value: Any, places: Mapping[str, str], seen: dict[int, Any]) -> Any:  # noqa: ANN401
+def copy_with_other_folders(value: Any, places: Mapping[str, str], seen: dict[int, Any]) -> Any:  # noqa: ANN401
     """A copy of plain data with other folder names; shared objects stay shared.
 
     Args:
@@ -109,9 +109,9 @@ def elsewhere(value: Any, places: Mapping[str, str], seen: dict[int, Any]) -> An
         for place, name in places.items():
             new = new.replace(place, name)
     elif isinstance(value, dict):
-        new = {key: elsewhere(child, places, seen) for key, child in value.items()}
+        new = {key: copy_with_other_folders(child, places, seen) for key, child in value.items()}
     else:
-        new = type(value)([elsewhere(child, places, seen) for child in value])
+        new = type(value)([copy_with_other_folders(child, places, seen) for child in value])
 
     seen[id(value)] = new
     return new

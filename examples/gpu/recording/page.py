@@ -81,9 +81,9 @@ def page(truths: Sequence[Truth], rows: Rows) -> str:
     timed = [truth for truth in truths if truth.faulty or truth.cured]
     recorded = [truth for truth in truths if truth.said or truth.said_cured]
     for text, table, rows_of in (
-        (_TIMES, _times, timed),
+        (_TIMES, _write_times, timed),
         (_FINDINGS, _found, recorded),
-        (_COSTS, _costs, recorded),
+        (_COSTS, _write_costs, recorded),
     ):
         parts.append(f"{text}\n{table(rows_of) if rows_of else _NO_ROW}")
     parts.append(f"{_OVERHEAD}\n{_overhead(rows.overhead) if rows.overhead else _NO_ROW}")
@@ -107,7 +107,7 @@ def _machines(runs: Iterable[Run]) -> str:
     return "Recorded on\n\n" + "\n".join(lines) + "\n"
 
 
-def _times(truths: Sequence[Truth]) -> str:
+def _write_times(truths: Sequence[Truth]) -> str:
     rows = []
     for truth in truths:
         if not truth.facts["saves"]:
@@ -185,7 +185,7 @@ def _false_alarms(truth: Truth) -> str:
     return f"**{alarms}**" if alarms else "no findings"
 
 
-def _costs(truths: Sequence[Truth]) -> str:
+def _write_costs(truths: Sequence[Truth]) -> str:
     head = [
         "program",
         "unprofiled ms",

@@ -157,7 +157,7 @@ class Session:
         """
         target = self._rows.folder / key
         too_large = keep(folder, target)
-        write(target / "provenance.json", self._provenance(name, cured))
+        write(target / "provenance.json", self._describe_provenance(name, cured))
         report = report_on(target)
         if report is None:
             raise FileNotFoundError("profkit run wrote no recording.")
@@ -165,7 +165,7 @@ class Session:
         self.reports[key] = report
         return [path.name for path in too_large]
 
-    def _provenance(self, name: str, cured: bool) -> dict[str, Any]:  # noqa: FBT001
+    def _describe_provenance(self, name: str, cured: bool) -> dict[str, Any]:  # noqa: FBT001
         """The provenance of a recording."""
         text = (PROGRAMS / f"{name}.py").read_text(encoding="utf-8")
         line, facts = fault_line(text), EXPECTED[name]

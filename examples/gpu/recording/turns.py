@@ -79,14 +79,14 @@ class Turns:
             errors="replace",
             start_new_session=True,
         ) as process:
-            ended, written = self._through(process, folder)
+            ended, written = self._follow(process, folder)
 
         if log is not None:
             log.parent.mkdir(parents=True, exist_ok=True)
             log.write_text("".join(written), encoding="utf-8")
         return ended
 
-    def _through(self, process: "subprocess.Popen[str]", folder: Path) -> tuple[Ended, list[str]]:
+    def _follow(self, process: "subprocess.Popen[str]", folder: Path) -> tuple[Ended, list[str]]:
         assert process.stdin is not None  # noqa: S101  (both are pipes)
         assert process.stdout is not None  # noqa: S101
 

@@ -56,7 +56,7 @@ while True:
 """
 
 
-def ended(folder: Path, source: str, number: int | None) -> tuple[int, str, str, float]:
+def run_until_signal(folder: Path, source: str, number: int | None) -> tuple[int, str, str, float]:
     """Run a program, send it a signal when it is ready, and return how it ended and how soon."""
     (folder / "program.py").write_text(source)
 
@@ -81,7 +81,7 @@ def ended(folder: Path, source: str, number: int | None) -> tuple[int, str, str,
 
 
 def test_a_program_that_sleeps_dies_of_sigterm_with_its_report(tmp_path: Path) -> None:
-    code, out, err, took_s = ended(tmp_path, SLEEPS, signal.SIGTERM)
+    code, out, err, took_s = run_until_signal(tmp_path, SLEEPS, signal.SIGTERM)
     assert (code, out) == (-signal.SIGTERM, "ready\n")
     assert "Step time: " in err
     assert took_s < signals.LIMIT_S + 2
@@ -89,7 +89,7 @@ def test_a_program_that_sleeps_dies_of_sigterm_with_its_report(tmp_path: Path) -
 
 @pytest.mark.slow
 def test_a_step_that_is_recorded_ends_before_the_program_does(tmp_path: Path) -> None:
-    code, _, err, took_s = ended(tmp_path, IN_RECORDED_STEPS, signal.SIGTERM)
+    code, _, err, took_s = run_until_signal(tmp_path, IN_RECORDED_STEPS, signal.SIGTERM)
     assert code == -signal.SIGTERM
     assert "Step time: " in err
     assert took_s < signals.LIMIT_S + 2
@@ -97,21 +97,21 @@ def test_a_step_that_is_recorded_ends_before_the_program_does(tmp_path: Path) ->
 
 @pytest.mark.slow
 def test_a_program_in_c_code_dies_in_time(tmp_path: Path) -> None:
-    code, out, _, took_s = ended(tmp_path, IN_C_CODE, signal.SIGTERM)
+    code, out, _, took_s = run_until_signal(tmp_path, IN_C_CODE, signal.SIGTERM)
     assert (code, out) == (-signal.SIGTERM, "ready\n")
     assert took_s < signals.LIMIT_S + 2
 
 
 @pytest.mark.slow
 def test_a_handler_of_the_program_decides_how_it_ends(tmp_path: Path) -> None:
-    code, out, err, _ = ended(tmp_path, HANDLES, signal.SIGTERM)
+    code, out, err, _ = run_until_signal(tmp_path, HANDLES, signal.SIGTERM)
     assert (code, out) == (7, "ready\nhandled\n")
     assert "Step time: " in err
 
 
 @pytest.mark.slow
 def test_a_signal_to_a_forked_child_ends_the_child_alone(tmp_path: Path) -> None:
-    code, out, err, _ = ended(tmp_path, FORKS, None)
+    code, out, err, _ = run_until_signal(tmp_path, FORKS, None)
     assert (code, out) == (0, "-15\nready\n")
     assert "Step time: " in err
 

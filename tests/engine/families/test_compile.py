@@ -25,7 +25,7 @@ def number(r: random.Random) -> str:
     return r.choice(["", "!0/", "", ""]) + f"{r.randint(0, 3)}/{r.randint(0, 3)}"
 
 
-def remembered(r: random.Random) -> CaptureInfo | None:
+def draw_capture(r: random.Random) -> CaptureInfo | None:
     if r.random() < 0.3:
         return None
     compiled = [
@@ -50,7 +50,7 @@ def remembered(r: random.Random) -> CaptureInfo | None:
     return CaptureInfo(version="1", name="run", compiles=Compiles(compiled, breaks))
 
 
-def some_work(b: TraceBuilder, r: random.Random, depth: int = 0) -> None:
+def add_random_work(b: TraceBuilder, r: random.Random, depth: int = 0) -> None:
     for _ in range(r.randint(0, 3)):
         b.advance(r.randint(0, 50))
         kind = r.randint(0, 5)
@@ -70,9 +70,9 @@ def some_work(b: TraceBuilder, r: random.Random, depth: int = 0) -> None:
             with b.thread(r.choice([1, 1, 2])), b.op(f"Torch-Compiled Region{name}"):
                 if r.random() < 0.3:
                     with b.frame(*place(r)):
-                        some_work(b, r, depth + 1)
+                        add_random_work(b, r, depth + 1)
                 else:
-                    some_work(b, r, depth + 1)
+                    add_random_work(b, r, depth + 1)
 
 
 def is_serial(ctx: Context) -> bool:
@@ -85,13 +85,13 @@ def test_costs_are_within_the_steps_and_of_one_thread_the_time_that_goes(
     tmp_path: Path, seed: int
 ) -> None:
     r = random.Random(seed)  # noqa: S311  (the same shapes each time)
-    b = TraceBuilder(capture=remembered(r))
+    b = TraceBuilder(capture=draw_capture(r))
     for _ in range(r.randint(1, 4)):
         with b.step():
-            some_work(b, r)
+            add_random_work(b, r)
             b.advance(1)
         if r.random() < 0.3:
-            some_work(b, r)
+            add_random_work(b, r)
     ctx = Context(load_trace(b.write(tmp_path / "t.json")))
     findings = [
         *recompiles.detect(ctx, recompiles.Thresholds()),

@@ -39,7 +39,7 @@ def sums_in_steps(events: list[Event], counts: Callable[[Event], bool]) -> dict[
     return {name: us / len(steps) for name, us in sums.items()}
 
 
-def program(n_kernels: int = 1, warm_ups: int = 1) -> TraceBuilder:
+def build_program(n_kernels: int = 1, warm_ups: int = 1) -> TraceBuilder:
     """Two steps of a module's call, with the same work before, between and after them."""
     b = TraceBuilder(stacks=True)
 
@@ -61,7 +61,7 @@ def program(n_kernels: int = 1, warm_ups: int = 1) -> TraceBuilder:
 
 @pytest.fixture
 def report(tmp_path: Path) -> Report:
-    return analyze(program().write(tmp_path / "trace.json"))
+    return analyze(build_program().write(tmp_path / "trace.json"))
 
 
 def test_what_runs_outside_of_steps_is_in_totals_alone(report: Report, tmp_path: Path) -> None:
@@ -121,9 +121,9 @@ def test_without_steps_totals_are_labelled_so(tmp_path: Path) -> None:
 
 
 def test_a_comparison_leaves_out_what_runs_outside_of_steps(tmp_path: Path) -> None:
-    before = program().write(tmp_path / "before.json")
-    warm = program(warm_ups=9).write(tmp_path / "warm.json")
-    more = program(n_kernels=2).write(tmp_path / "more.json")
+    before = build_program().write(tmp_path / "before.json")
+    warm = build_program(warm_ups=9).write(tmp_path / "warm.json")
+    more = build_program(n_kernels=2).write(tmp_path / "more.json")
     difference = compare(before, warm)
     assert [change for change in difference.changes if change.kind == "kernel"] == []
     (change,) = (change for change in compare(before, more).changes if change.kind == "kernel")
@@ -159,7 +159,7 @@ def test_devices_have_their_activity_in_the_time_of_the_steps(
     assert device.n_kernels == 5
 
     path = tmp_path / "trace.json"
-    difference = compare(path, program(warm_ups=9).write(tmp_path / "warm.json"))
+    difference = compare(path, build_program(warm_ups=9).write(tmp_path / "warm.json"))
     figures = {figure.name: (figure.before, figure.after) for figure in difference.figures}
     assert figures["n_kernels_per_step"] == (1, 1)
     assert figures["busy_ns_per_step"] == (9_000, 9_000)

@@ -20,7 +20,7 @@ def device_of(b: SnapshotBuilder, folder: Path) -> SnapshotDevice:
     return device
 
 
-def training() -> SnapshotBuilder:
+def build_training() -> SnapshotBuilder:
     """Parameters, two layers' activations, their gradients, and an optimizer's state."""
     b = SnapshotBuilder()
     with b.frame("/home/u/train.py", 5, "main"):
@@ -43,7 +43,7 @@ def training() -> SnapshotBuilder:
 
 
 def test_lines_of_the_peak_and_of_the_end(tmp_path: Path) -> None:
-    device = device_of(training(), tmp_path)
+    device = device_of(build_training(), tmp_path)
 
     assert [
         (site.location.place, site.category, site.n, site.bytes, site.is_before_recording)
@@ -98,7 +98,7 @@ def test_size_classes_are_those_of_the_allocator(
 
 
 def test_regions_have_their_peak_and_net_bytes(tmp_path: Path) -> None:
-    assert device_of(training(), tmp_path).regions == (
+    assert device_of(build_training(), tmp_path).regions == (
         RegionMemory("step", 1, 290 * MIB, 60 * MIB),
         RegionMemory("forward", 1, 230 * MIB - 100, 100 * MIB - 100),
     )
@@ -131,7 +131,9 @@ def test_the_timeline_of_a_long_history_has_its_peaks(tmp_path: Path) -> None:
 
 
 def test_times_that_were_not_recorded_are_unknown(tmp_path: Path) -> None:
-    memory = analyze(training().write(tmp_path / "s.pickle", "2.0"), strict=True).summary.memory
+    memory = analyze(
+        build_training().write(tmp_path / "s.pickle", "2.0"), strict=True
+    ).summary.memory
     assert memory is not None
     assert {point.time_us for point in memory.devices[0].timeline} == {None}
     assert memory.devices[0].regions == ()

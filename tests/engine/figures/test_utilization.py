@@ -22,7 +22,13 @@ MATRICES: dict[str, Any] = {"dims": [[1024, 1024], [1024, 1024]], "types": [BF16
 """2**31 FLOPs."""
 
 
-def trained(folder: Path, device: str = H100, *, n_unknown: int = 0, **options: Any) -> Report:  # noqa: ANN401  (passed on)
+def analyze_training(
+    folder: Path,
+    device: str = H100,
+    *,
+    n_unknown: int = 0,
+    **options: Any,  # noqa: ANN401
+) -> Report:
     """Two steps of 100 us each with a product forward and one backward."""
     builder = TraceBuilder(device_names=(device,), shapes=True, stacks=True)
     for number in range(2):
@@ -54,7 +60,7 @@ def flops_of(report: Report) -> FlopSummary:
 
 
 def test_the_flops_of_the_steps_are_a_share_of_the_peak(tmp_path: Path) -> None:
-    utilization = flops_of(trained(tmp_path))
+    utilization = flops_of(analyze_training(tmp_path))
     assert (utilization.flops, utilization.per_step_flops, utilization.time_ns) == (
         4 << 31,
         2 << 31,
@@ -66,7 +72,7 @@ def test_the_flops_of_the_steps_are_a_share_of_the_peak(tmp_path: Path) -> None:
 
 
 def test_a_product_without_shapes_makes_it_a_lower_bound(tmp_path: Path) -> None:
-    report = trained(tmp_path, n_unknown=2)
+    report = analyze_training(tmp_path, n_unknown=2)
     assert flops_of(report).known_share == pytest.approx(2 / 3)
     assert "at least: FLOPs are known of 67% of the time of matmuls" in " ".join(
         render(report, "text").decode().split()
@@ -107,7 +113,7 @@ def test_an_unknown_precision_has_flops_and_no_share(tmp_path: Path) -> None:
 def test_an_unknown_device_has_figures_without_shares_until_the_user_states_its_peak(
     tmp_path: Path,
 ) -> None:
-    report = trained(tmp_path, UNKNOWN)
+    report = analyze_training(tmp_path, UNKNOWN)
     utilization = flops_of(report)
     assert (utilization.flops, utilization.utilization_share, utilization.unknown_devices) == (
         4 << 31,
@@ -117,7 +123,7 @@ def test_an_unknown_device_has_figures_without_shares_until_the_user_states_its_
 
     shown = render(report, "text").decode()
     assert "The peak of NVIDIA L4 is not known: state it in `[tool.profkit.peaks]`" in shown
-    stated = trained(tmp_path, UNKNOWN, peaks=PEAKS)
+    stated = analyze_training(tmp_path, UNKNOWN, peaks=PEAKS)
     utilization = flops_of(stated)
     assert utilization.utilization_share == pytest.approx((2 << 31) / 100e-6 / 121e12)
     assert utilization.unknown_devices == ()
@@ -140,11 +146,11 @@ def test_peaks_of_the_cpu_can_be_stated(tmp_path: Path) -> None:
 @pytest.mark.parametrize("figures", [{"float17_tflops": 1}, {"float16_tflops": 0}])
 def test_invalid_peaks_are_refused(figures: dict[str, float], tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="There is no peak"):
-        trained(tmp_path, peaks={UNKNOWN: figures})
+        analyze_training(tmp_path, peaks={UNKNOWN: figures})
 
 
 def test_model_flop_utilization_counts_tokens_and_parameters(tmp_path: Path) -> None:
-    report = trained(tmp_path, tokens_per_step=1000, parameters=2_000_000)
+    report = analyze_training(tmp_path, tokens_per_step=1000, parameters=2_000_000)
     utilization = flops_of(report)
     assert utilization.model_flops_per_step == 6 * 1000 * 2_000_000
     assert utilization.model_utilization_share == pytest.approx(12e9 / 100e-6 / 989.4e12)
@@ -175,7 +181,7 @@ def test_without_a_backward_pass_a_token_takes_a_third(tmp_path: Path) -> None:
 
 
 def test_source_lines_have_the_work_of_their_backward_pass(tmp_path: Path) -> None:
-    report = trained(tmp_path)
+    report = analyze_training(tmp_path)
     (line,) = report.summary.lines
     assert (line.location.file, line.device_ns, line.n_ops) == ("train.py", 80_000, 6)
     assert line.throughput is not None

@@ -83,11 +83,11 @@ def ranks_of(
         rank_calls = sorted(
             (call for call in calls if call.rank == rank), key=lambda call: call.start_ns
         )
-        found_ranks.append(RankCalls(rank, host, _columns(rank_calls, clock)))
+        found_ranks.append(RankCalls(rank, host, _build_columns(rank_calls, clock)))
     return found_ranks
 
 
-def _columns(calls: list[Call], clock: Clock) -> CollectiveCalls:
+def _build_columns(calls: list[Call], clock: Clock) -> CollectiveCalls:
     groups = list(dict.fromkeys(call.group for call in calls))
 
     def column(values: Iterable[int]) -> "np.ndarray[tuple[int], np.dtype[np.int64]]":

@@ -10,7 +10,7 @@ from profkit.index.ranks.data_parallel import data_parallel_calls, measure_data_
 from tests.traces import load_trace
 
 
-def recorded(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def record(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Three calls on one device, for which a CPU stands in: it only cannot take inputs apart."""
     import torch
     from torch import nn
@@ -34,7 +34,7 @@ def recorded(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_overhead_of_a_call_extends_to_the_end_of_its_scatter(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = recorded(tmp_path, monkeypatch)
+    path = record(tmp_path, monkeypatch)
     ctx = Context(trace=load_trace(path))
     calls = data_parallel_calls(ctx.events, ctx.tree)
     assert [ctx.events.name_of(int(row)) for row in calls] == ["DataParallel.forward"] * 3

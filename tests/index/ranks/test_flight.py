@@ -21,7 +21,7 @@ from profkit.model.process_group import ProcessGroup
 from profkit.packed import Packed
 from profkit.readers.flight_recorder import convert_dump
 from tests.corpus.recordings import CORPUS, needs_corpus
-from tests.flight import NS, S, dump, entry, own, waiting
+from tests.flight import NS, S, build_entry, dump, own, waiting
 from tests.index.ranks.jobs import BASE_NS, collective, ranks_of
 
 JOB = CORPUS / "ranks" / "gloo-a"
@@ -29,7 +29,7 @@ US = 1000
 NO_GROUP = ProcessGroup("")
 
 
-def gloo_calls(n_ranks: int = 2, n: int = 6) -> list[CollectiveCalls]:
+def build_gloo_calls(n_ranks: int = 2, n: int = 6) -> list[CollectiveCalls]:
     """All-reduces without group, number and sizes, each called 100 µs before it runs."""
     calls = []
     for number in range(n):
@@ -54,7 +54,7 @@ def gloo_calls(n_ranks: int = 2, n: int = 6) -> list[CollectiveCalls]:
 def gloo_record(rank: int, n: int = 6, after_ns: int = 20 * US) -> FlightRecord:
     """The calls of two groups in turns, as gloo's recorder keeps them."""
     entries = [
-        entry(
+        build_entry(
             1 + number // 2,
             profiling_name="gloo:all_reduce",
             n=10 * (1 + number % 2),
@@ -78,7 +78,7 @@ def seqs(calls: list[CollectiveCalls]) -> list[list[int]]:
 
 
 def test_each_call_of_gloo_gets_its_group_number_and_sizes() -> None:
-    every, records = gloo_calls(), [gloo_record(rank) for rank in range(2)]
+    every, records = build_gloo_calls(), [gloo_record(rank) for rank in range(2)]
     assert [
         find_recorded_calls(calls_of_rank, record).tolist()
         for calls_of_rank, record in zip(every, records, strict=True)
@@ -92,7 +92,7 @@ def test_each_call_of_gloo_gets_its_group_number_and_sizes() -> None:
 
 
 def test_without_the_dumps_of_all_ranks_nothing_changes() -> None:
-    every = gloo_calls()
+    every = build_gloo_calls()
     assert seqs(completed(every, [gloo_record(0), None])) == seqs(every)
     elsewhere = gloo_record(1, after_ns=500 * US)
     assert (find_recorded_calls(every[1], elsewhere) == NO_CALL).all()
@@ -102,13 +102,13 @@ def test_without_the_dumps_of_all_ranks_nothing_changes() -> None:
 def test_calls_of_other_kinds_are_not_joined() -> None:
     record = gloo_record(0)
     calls = (replace(record.calls[0], name="gloo:broadcast"), *record.calls[1:])
-    row = find_recorded_calls(gloo_calls()[0], replace(record, calls=calls))
+    row = find_recorded_calls(build_gloo_calls()[0], replace(record, calls=calls))
     assert row.tolist() == [NO_CALL, 1, 2, 3, 4, 5]
 
 
 def test_numbers_match_what_order_cannot() -> None:
     """Rank 1 has lost the first call of a group: counted from the first, all would be shifted."""
-    every, records = gloo_calls(), [gloo_record(rank) for rank in range(2)]
+    every, records = build_gloo_calls(), [gloo_record(rank) for rank in range(2)]
     lost = every[1]
     keep = np.arange(1, len(lost))
     columns = (
@@ -174,7 +174,7 @@ def blocked(*dumps: object) -> BlockedCollective:
     return hang
 
 
-DONE = [entry(1, line=10), entry(2, line=11)]
+DONE = [build_entry(1, line=10), build_entry(2, line=11)]
 
 
 def test_the_rank_that_did_not_call_is_named() -> None:
@@ -201,18 +201,18 @@ def test_ranks_that_call_something_else_are_named(other: dict[str, Any]) -> None
 
 def test_sizes_of_scatters_and_all_to_alls_may_differ() -> None:
     for kind in ("all_to_all", "scatter", "gather"):
-        ranks = [dump([entry(1, kind, n=rank + 1)]) for rank in range(3)]
+        ranks = [dump([build_entry(1, kind, n=rank + 1)]) for rank in range(3)]
         assert find_blocked(records_of(*ranks)) == []
 
 
 def test_an_all_gather_has_the_same_output_on_all_ranks() -> None:
-    even = [dump([entry(1, "_all_gather_base", input_sizes=[[rank]])]) for rank in range(3)]
+    even = [dump([build_entry(1, "_all_gather_base", input_sizes=[[rank]])]) for rank in range(3)]
     assert find_blocked(records_of(*even)) == []
 
 
 def test_ranks_that_agree_and_have_timed_out_are_stuck() -> None:
-    timed_out = dump([*DONE, entry(3, state="started", retired=True)])
-    late = dump([*DONE, entry(3, state="scheduled", retired=True)])
+    timed_out = dump([*DONE, build_entry(3, state="started", retired=True)])
+    late = dump([*DONE, build_entry(3, state="scheduled", retired=True)])
     hang = blocked(timed_out, late, timed_out)
     assert hang.reason == "stuck"
     assert {rank: call.progress for rank, call in hang.called.items()} == {
@@ -279,7 +279,7 @@ def test_ranks_that_are_stopped_from_outside_are_not_blocked() -> None:
 
 def test_a_failed_call_of_gloo_is_a_blocked_one() -> None:
     """Gloo retires calls that time out too."""
-    failed = entry(3, profiling_name="gloo:all_reduce", state="scheduled", retired=True)
+    failed = build_entry(3, profiling_name="gloo:all_reduce", state="scheduled", retired=True)
     ended = own(dump(DONE), 1)
     assert blocked(own(dump([*DONE, failed]), 0, stopped_by="RuntimeError"), ended).absent == (1,)
     assert find_blocked(records_of(own(dump([*DONE, failed]), 0), ended)) == []
@@ -302,7 +302,8 @@ def test_whichever_ranks_stop_first_are_named(n_ranks: int, n: int, data: st.Dat
     counts = data.draw(st.lists(st.integers(1, n), min_size=n_ranks, max_size=n_ranks))
     ranks = str(list(range(n_ranks)))
     dumps = [
-        dump([*(entry(seq) for seq in range(1, count)), waiting(count)], ranks) for count in counts
+        dump([*(build_entry(seq) for seq in range(1, count)), waiting(count)], ranks)
+        for count in counts
     ]
     hangs = find_blocked(records_of(*dumps))
     low = min(counts)
@@ -317,7 +318,7 @@ def test_whichever_ranks_stop_first_are_named(n_ranks: int, n: int, data: st.Dat
 def test_the_calls_of_one_rank_at_a_time_are_in_memory() -> None:
     """The peak of many ranks is that of few, and what is packed of the others."""
     stack = [{"filename": f"/v/{i}.py", "line": i, "name": f"f{i}"} for i in range(20)]
-    entries = [entry(seq, n=seq, frames=stack) for seq in range(1, 400)]
+    entries = [build_entry(seq, n=seq, frames=stack) for seq in range(1, 400)]
     data = dump([*entries, waiting(400, frames=stack)], str(list(range(12))))
     late = dump(entries, str(list(range(12))))
 
@@ -337,6 +338,8 @@ def test_the_calls_of_one_rank_at_a_time_are_in_memory() -> None:
 
 def test_calls_with_the_same_stack_share_it() -> None:
     stack = [{"filename": "/v/train.py", "line": 3, "name": "step"}]
-    first_call, two = convert_dump(dump([entry(1, frames=stack), entry(2, frames=stack)]), "").calls
+    first_call, two = convert_dump(
+        dump([build_entry(1, frames=stack), build_entry(2, frames=stack)]), ""
+    ).calls
     assert first_call.frames is two.frames
     assert first_call.inputs is two.inputs

@@ -87,7 +87,9 @@ class Played:
     end_ns: int = 0
 
 
-def play(program: Sequence[Action], *, without: Sequence[int] = (), factor: float = 1.0) -> Played:
+def record_program(
+    program: Sequence[Action], *, without: Sequence[int] = (), factor: float = 1.0
+) -> Played:
     """Record a program.
 
     Before it comes work in which each of a recording's usual latencies can be seen.

@@ -114,27 +114,27 @@ class Simulation:
     """
 
     def __init__(self, source: Path | bytes, ignored: Collection[Key] = ()) -> None:
-        spans = list(_spans(source))
+        spans = list(_read_spans(source))
         self.host = sorted(
             (span for span in spans if span.cat in HOST), key=lambda s: (s.begin, -s.end)
         )
         self.calls = [span for span in self.host if span.cat in CALLS]
-        self.works = self._works([span for span in spans if span.cat in DEVICE])
+        self.works = self._build_works([span for span in spans if span.cat in DEVICE])
         self.overhead = [span for span in spans if span.cat == "overhead"]
-        self.waits = self._waits()
-        self._usual_latencies()
-        hidden = self._unrecorded(ignored)
+        self.waits = self._find_waits()
+        self._measure_latencies()
+        hidden = self._find_unrecorded(ignored)
 
         if hidden:
             self.works += hidden
-            self.waits = self._waits()
+            self.waits = self._find_waits()
         self._order_streams()
         self._extras()
-        self.actions = self._actions()
+        self.actions = self._build_actions()
 
     # What happened
 
-    def _works(self, spans: list[Span]) -> list[Work]:
+    def _build_works(self, spans: list[Span]) -> list[Work]:
         by_correlation: dict[Any, Span] = {}
         for call in self.calls:
             if not _is_sync(call.name) and "correlation" in call.args:
@@ -161,7 +161,7 @@ class Simulation:
 
         return works
 
-    def _waits(self) -> list[Wait]:
+    def _find_waits(self) -> list[Wait]:
         work_of_call = {id(work.call): work for work in self.works if work.call is not None}
         blocking = []
         reached: dict[Thread, int] = {}
@@ -199,7 +199,7 @@ class Simulation:
 
         return waits
 
-    def _usual_latencies(self) -> None:
+    def _measure_latencies(self) -> None:
         last: dict[Stream, Work] = {}
         alone, queued, certain = [], [], []
         ended = sorted(work.span.end for work in self.works)
@@ -233,7 +233,7 @@ class Simulation:
             for name in names
         }
 
-    def _unrecorded(self, ignored: Collection[Key]) -> list[Work]:
+    def _find_unrecorded(self, ignored: Collection[Key]) -> list[Work]:
         """Idle time within blocking calls, as work on the stream that it delayed."""
         if not self.works:
             return []
@@ -267,11 +267,11 @@ class Simulation:
             stream = ordered[0].span.where if stream is None else stream
             hidden.append(Work(Span("kernel", "", begin, end, stream, {}), wait.span.begin))
 
-        return hidden + self._within_graphs(
+        return hidden + self._find_gaps_within_graphs(
             _merged(busy + [(w.span.begin, w.span.end) for w in hidden])
         )
 
-    def _within_graphs(self, busy: list[tuple[int, int]]) -> list[Work]:
+    def _find_gaps_within_graphs(self, busy: list[tuple[int, int]]) -> list[Work]:
         """Idle time between the kernels of one launch of a graph."""
         of_graphs = [w for w in self.works if w.call is not None and "GraphLaunch" in w.call.name]
         spans: dict[int, list[Work]] = defaultdict(list)
@@ -364,7 +364,7 @@ class Simulation:
         done = [ends.get(id(work), work.span.end) for work in wait.works]
         return max([entered + own_ns, *(end + self.returning[span.name] for end in done)])
 
-    def _actions(self) -> dict[Thread, list[Action]]:
+    def _build_actions(self) -> dict[Thread, list[Action]]:
         waiting = {id(wait.span): wait for wait in self.waits}
         used = {s.where for s in self.host if s.cat in {"cpu_op", "operator"}}
         used |= {w.call.where for w in self.works if w.call} | {w.span.where for w in self.waits}
@@ -394,12 +394,12 @@ class Simulation:
         for work in self.works:
             if work.call is not None and work.submitted is not None:
                 actions[work.call.where].append(Action(work.submitted, 5, "launch", work))
-        self._handovers(of_thread, actions)
+        self._add_handovers(of_thread, actions)
         for listed in actions.values():
             listed.sort(key=lambda action: (action.at, action.order))
         return actions
 
-    def _handovers(
+    def _add_handovers(
         self, of_thread: dict[Thread, list[Span]], actions: dict[Thread, list[Action]]
     ) -> None:
         if not of_thread:
@@ -511,7 +511,7 @@ class _Run:
             if not work.missing:
                 self.at(work.span.begin, partial(self.begin, work))
         for thread, actions in self.recording.actions.items():
-            process = self.thread(thread, actions)
+            process = self.run_thread(thread, actions)
             self.at(actions[0].at, partial(self.step, process))
         while self.heap:
             now, _, go = heapq.heappop(self.heap)
@@ -559,7 +559,7 @@ class _Run:
             self.arrive(follower, now)
         self.signal(("work", id(work)), now)
 
-    def thread(  # noqa: C901  (one branch per kind of action)
+    def run_thread(  # noqa: C901  (one branch per kind of action)
         self, name: Thread, actions: list[Action]
     ) -> Iterator[object]:
         """What a thread does: a process that yields moments and signals to wait for."""
@@ -608,7 +608,7 @@ class _Run:
         self.found.append((("/".join(name), -1), now))
 
 
-def _spans(source: Path | bytes) -> Iterable[Span]:
+def _read_spans(source: Path | bytes) -> Iterable[Span]:
     text = source if isinstance(source, bytes) else gzip.decompress(source.read_bytes())
     document = json.loads(text, parse_float=Decimal, strict=False)
     events = document if isinstance(document, list) else document["traceEvents"]

@@ -14,7 +14,7 @@ from profkit.index.replay.graph import NodeKind
 from profkit.model.change import ProgramChange
 from profkit.model.events import Int64s, Rows
 from tests.corpus.test_corpus import WITHOUT_CATEGORIES
-from tests.index.replay.programs import Action, Played, actions, loading, one_stream, play
+from tests.index.replay.programs import Action, Played, actions, loading, one_stream, record_program
 from tests.index.replay.simulation import Key, Simulation
 from tests.index.replay.test_replay import RECORDINGS, load_context
 from tests.traces import load_trace
@@ -78,11 +78,11 @@ def simulated(
 def test_a_replay_is_what_the_changed_program_takes(
     folder: Path, program: list[Action], without: set[int], factor: float
 ) -> None:
-    played = play(program)
+    played = record_program(program)
     ctx = recorded(played, folder)
     calls = calls_of(ctx, played, without)
     change = ProgramChange(calls=calls, scaled=((ctx.launches.work, factor),))
-    changed = play(program, without=sorted(without), factor=factor)
+    changed = record_program(program, without=sorted(without), factor=factor)
     end_ns, ends_ns = ends(ctx, ctx.replay.replay(change))
     assert end_ns == changed.end_ns
     assert ends_ns == sorted(changed.ends_ns)
@@ -93,7 +93,7 @@ def test_a_replay_is_what_the_changed_program_takes(
 def test_a_second_model_predicts_the_same_of_random_programs(
     folder: Path, program: list[Action], without: set[int], factor: float, *, loads: bool
 ) -> None:
-    played = play(program)
+    played = record_program(program)
     ctx = recorded(played, folder)
     calls, work = calls_of(ctx, played, without), ctx.launches.work
     loaded = ctx.data_waits if loads else ctx.data_waits[:0]
@@ -152,7 +152,7 @@ def test_a_second_model_predicts_the_same_of_recorded_traces(path: Path) -> None
 def test_random_recordings_replay_exactly_and_their_paths_tile_them(
     folder: Path, program: list[Action]
 ) -> None:
-    ctx = recorded(play(program), folder)
+    ctx = recorded(record_program(program), folder)
     graph = ctx.replay.graph
     is_moment = graph.kind != NodeKind.JOIN
     for hidden in (False, True):
@@ -179,7 +179,7 @@ def test_random_recordings_replay_exactly_and_their_paths_tile_them(
 def test_removing_more_of_random_recordings_never_takes_longer(
     folder: Path, program: list[Action], first: set[int], more: set[int]
 ) -> None:
-    played = play(program)
+    played = record_program(program)
     ctx = recorded(played, folder)
     work, replay = ctx.launches.work, ctx.replay
     some_calls, all_ = calls_of(ctx, played, first), calls_of(ctx, played, first | more)
@@ -203,7 +203,7 @@ def test_removing_more_of_random_recordings_never_takes_longer(
 def test_many_changes_of_random_recordings_in_one_pass_save_what_each_saves_alone(
     folder: Path, program: list[Action], chosen: list[set[int]]
 ) -> None:
-    played = play(program)
+    played = record_program(program)
     ctx = recorded(played, folder)
     work, host = ctx.launches.work, ctx.tree.rows.astype(np.intp)
     changes = [
@@ -221,7 +221,7 @@ def test_many_changes_of_random_recordings_in_one_pass_save_what_each_saves_alon
 def test_without_its_host_a_recording_takes_at_least_the_longest_stream(
     folder: Path, program: list[Action]
 ) -> None:
-    ctx = recorded(play(program), folder)
+    ctx = recorded(record_program(program), folder)
     events, work = ctx.events, ctx.launches.work
     stream = events.stream.at(work)
     busy_ns = max(int(events.dur_ns[work[stream == number]].sum()) for number in np.unique(stream))

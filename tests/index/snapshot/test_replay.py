@@ -78,10 +78,10 @@ def test_live_blocks_are_reconstructed_at_every_moment(
         for moment in run.moments:
             live = memory.live_blocks_at(moment.n_entries)
             assert sorted(live.address.tolist()) == [block[0] for block in moment.blocks]
-            _agrees(memory, moment)
+            _check_moment(memory, moment)
 
 
-def _agrees(memory: DeviceMemory, moment: Moment) -> None:
+def _check_moment(memory: DeviceMemory, moment: Moment) -> None:
     place = moment.n_entries
     live = memory.live_blocks_at(place)
     truth = {block[0]: block for block in moment.blocks}

@@ -145,7 +145,7 @@ def test_changes_add_up_and_exclude_unchanged_stacks(
         assert same.get(frames, 0) == new[frames] - old[frames]
 
 
-def active_by_hand(path: Path) -> Counter[tuple[int, tuple[Site, ...]]]:
+def sum_active_by_hand(path: Path) -> Counter[tuple[int, tuple[Site, ...]]]:
     """Active bytes by device and Python frames, from torch's own lists and dictionaries."""
     data: Any = pickle.loads(gzip.decompress(path.read_bytes()))  # noqa: S301  (of the corpus)
     bytes_by_stack: Counter[tuple[int, tuple[Site, ...]]] = Counter()
@@ -178,5 +178,5 @@ def test_every_active_byte_of_a_real_snapshot_has_a_stack(path: Path) -> None:
         ): live_stack.n_bytes
         for live_stack in find_live_stacks(read)
     }
-    assert bytes_of == dict(active_by_hand(path))
+    assert bytes_of == dict(sum_active_by_hand(path))
     assert find_stack_changes(read, read) == ()

@@ -146,7 +146,7 @@ def test_every_chain_is_an_expression_that_evaluates_to_the_object(paths: list[l
     try:
         target = torch.zeros(1)
         for number, path in enumerate(paths):
-            vars(module)[f"v{number}"] = _grown(path, target)
+            vars(module)[f"v{number}"] = _build_containers(path, target)
         seen = weakref.ref(target)
         del target
         chains = find_chains([seen()], limit=10, budget_s=60.0)[0]
@@ -169,7 +169,7 @@ class Box:
     kept: Any
 
 
-def _grown(path: list[str], target: object) -> object:
+def _build_containers(path: list[str], target: object) -> object:
     """A target within containers, the innermost first."""
     from collections import deque
 

@@ -37,7 +37,7 @@ pytestmark = [
 Pipe = multiprocessing.connection.Connection
 
 
-def works(pipe: Any, samples: list[bytes], name: str) -> None:  # noqa: ANN401
+def act_on_commands(pipe: Any, samples: list[bytes], name: str) -> None:  # noqa: ANN401
     """Read samples, or allocate memory, as commanded."""
     torch.multiprocessing._set_thread_name(name)
     # A collection writes to all objects of a large test run, which would copy them.
@@ -98,7 +98,7 @@ def start(samples: list[bytes]) -> Iterator[Start]:
 
     def begin(name: str = "pt_data_worker") -> Pipe:
         ours, theirs = context.Pipe()
-        process = context.Process(target=works, args=(theirs, samples, name), daemon=True)
+        process = context.Process(target=act_on_commands, args=(theirs, samples, name), daemon=True)
         process.start()
         assert ours.recv() == "ready"
         running.append((process, ours))

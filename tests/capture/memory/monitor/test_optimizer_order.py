@@ -33,7 +33,7 @@ PHASES: dict[OrderPhase, set[OrderPhase]] = {
 """The phases that one step of an optimizer can lead to."""
 
 
-def checked_step(
+def check_step(
     order: OptimizerOrder, key: int, freed: frozenset[int] = frozenset()
 ) -> tuple[OptimizerOrder, OptimizerStep]:
     """Return the next state and the step, after checks of what holds at any time."""
@@ -65,7 +65,7 @@ def count(events: Iterable[Event]) -> tuple[int, OptimizerOrder]:
     """Return the number of steps, and the last state."""
     order = OptimizerOrder()
     for key, freed in events:
-        order, _ = checked_step(order, key, freed)
+        order, _ = check_step(order, key, freed)
     return order.n_led - order.n_anew, order
 
 
@@ -104,7 +104,7 @@ def test_every_short_sequence_of_steps_and_frees_has_one_leader_at_any_time() ->
             continue
         for key in range(3):
             if key not in freed:
-                after, _ = checked_step(order, key, freed)
+                after, _ = check_step(order, key, freed)
                 phases.add((order.phase, after.phase))
                 waiting.append((after, frozenset(), n_before + 1))
             waiting.append((order, freed | {key}, n_before + 1))
@@ -133,7 +133,7 @@ def test_one_optimizer_leads_whatever_the_order_of_steps_and_frees(
     for key, n, freed in runs:
         gone = freed - {key}
         for _ in range(n):
-            order, step = checked_step(order, key, gone)
+            order, step = check_step(order, key, gone)
             gone = frozenset()
             assert not (was_settled and step is OptimizerStep.ENDS_FIRST)
             was_settled |= order.phase is OrderPhase.SETTLED
@@ -182,7 +182,7 @@ def test_every_phase_follows_from_those_that_the_table_has() -> None:
     for program in programs:
         order = OptimizerOrder()
         for key, freed in program:
-            after, _ = checked_step(order, key, freed)
+            after, _ = check_step(order, key, freed)
             transitions.add((order.phase, after.phase))
             order = after
 

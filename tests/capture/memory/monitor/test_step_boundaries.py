@@ -168,7 +168,7 @@ def test_calls_of_a_module_are_no_steps_while_an_optimizer_has_not_stepped(
     assert [(monitor.source, monitor.n) for monitor in monitors] == [("module", 10)]
 
 
-def steps_of(program: Callable[[], None]) -> int:
+def count_steps(program: Callable[[], None]) -> int:
     """Return the number of steps of a block."""
     monitors: list[Counter] = []
 
@@ -213,7 +213,7 @@ def test_a_step_of_maml_is_one_of_the_outer_optimizer(n_tasks: int, *, is_schedu
                 adapt()
             outer.step()
 
-    assert steps_of(program) == 60
+    assert count_steps(program) == 60
 
 
 @pytest.mark.parametrize("n_critic", [1, 5])
@@ -226,7 +226,7 @@ def test_a_step_of_a_gan_is_one_of_its_generator(n_critic: int) -> None:
                 critic.step()
             generator.step()
 
-    assert steps_of(program) == 60
+    assert count_steps(program) == 60
 
 
 def test_a_step_of_accumulated_gradients_is_one_of_the_optimizer() -> None:
@@ -240,4 +240,4 @@ def test_a_step_of_accumulated_gradients_is_one_of_the_optimizer() -> None:
                 optimizer.step()
                 optimizer.zero_grad()
 
-    assert steps_of(program) == 60
+    assert count_steps(program) == 60

@@ -32,7 +32,7 @@ class Count:
         self.n += action is not StepAction.IGNORE
 
 
-def checked_action(
+def check_action(
     state: SourceState, source: StepSource, *, awaits: bool = False, anew: bool = False
 ) -> tuple[SourceState, StepAction]:
     """Return the next state and the action, after checks of what holds at any time."""
@@ -62,7 +62,7 @@ def test_every_event_in_every_state_has_one_action() -> None:
     for used, n_module, n_loader in itertools.product(sources, counts, counts):
         state = SourceState(used, n_module, n_loader)
         for source, awaits, anew in itertools.product(ORDER, (False, True), (False, True)):
-            _, action = checked_action(state, source, awaits=awaits, anew=anew)
+            _, action = check_action(state, source, awaits=awaits, anew=anew)
             seen.add((used, source, action))
 
     for used, source in itertools.product(sources, ORDER):
@@ -87,7 +87,7 @@ def test_a_step_is_counted_once_and_after_a_discard_the_count_begins_at_zero(
     state, count = SourceState(), Count()
     for n_events, (source, awaits, anew) in enumerate(events, start=1):
         expected = {StepAction.IGNORE: count.n, StepAction.COUNT: count.n + 1, StepAction.BEGIN: 1}
-        state, action = checked_action(state, source, awaits=awaits, anew=anew)
+        state, action = check_action(state, source, awaits=awaits, anew=anew)
         count.apply(action)
         assert count.n == expected[action]
         assert count.n + count.n_discarded <= n_events
@@ -97,7 +97,7 @@ def test_a_module_waits_for_an_optimizer_that_was_made_but_not_for_ever() -> Non
     state = SourceState()
     actions = []
     for _ in range(MODULE_CALLS_BEFORE_STEP + 2):
-        state, action = checked_action(state, "module", awaits=True)
+        state, action = check_action(state, "module", awaits=True)
         actions.append(action)
     assert actions == [StepAction.IGNORE] * MODULE_CALLS_BEFORE_STEP + [
         StepAction.BEGIN,
@@ -115,10 +115,10 @@ def test_steps_before_the_first_one_that_is_reported_are_counted(
     while action is StepAction.IGNORE:
         assert state.n_ended_before == 0
         n_events += 1
-        state, action = checked_action(state, source, awaits=awaits)
+        state, action = check_action(state, source, awaits=awaits)
 
     # The first call of a module or the first batch begins a step, as does the second one.
     begins_step = source in {"module", "loader"}
     assert state.n_ended_before == (n_events - 2 if begins_step else 0)
-    state, _ = checked_action(state, source, awaits=awaits)
+    state, _ = check_action(state, source, awaits=awaits)
     assert state.n_ended_before == (n_events - 2 if begins_step else 0)

@@ -23,7 +23,7 @@ EMPTY = InitialState(
 )
 
 
-def made_up(n: int) -> Requests:
+def build_requests(n: int) -> Requests:
     """So many requests of random lengths, each freed at random while some hundreds live."""
     chance = np.random.default_rng(1)
     live: list[int] = []
@@ -59,7 +59,7 @@ def seconds(requests: Requests, settings: AllocatorSettings) -> float:
 
 
 def test_simulation_time_is_linear_in_the_history() -> None:
-    short, long = made_up(8_000), made_up(64_000)
+    short, long = build_requests(8_000), build_requests(64_000)
     for settings in (AllocatorSettings(), AllocatorSettings(expandable=True)):
         # Eight times as many: a square would be 64 times as long.
         assert seconds(long, settings) < 20 * seconds(short, settings)

@@ -88,10 +88,10 @@ def test_blocks_tile_segments_without_overlap(
             made.complete_free(request)
         elif what == "empty":
             made.empty_cache()
-        _holds_together(made, [*small, *large], live, list(waiting.values()))
+        _check_blocks(made, [*small, *large], live, list(waiting.values()))
 
 
-def _holds_together(
+def _check_blocks(
     made: CachingAllocator, free: list[Block], live: dict[Block, int], waiting: list[Block]
 ) -> None:
     used = [*live, *waiting]
