@@ -108,7 +108,7 @@ def section(name: str, given: list[str], peers: str) -> str:
 
 
 def read_figure(line: str) -> Figure:
-    """A figure from its line of JSON."""
+    """Return a figure from its line of JSON."""
     return Figure(*json.loads(line))
 
 

@@ -32,7 +32,7 @@ Step = Callable[[], None]
 
 
 def build_transformer_step(device: str) -> Step:
-    """A training step of a small transformer that ends with a device synchronization."""
+    """Build a training step of a small transformer that ends with a device synchronization."""
     torch.manual_seed(0)
     layer = torch.nn.TransformerEncoderLayer(64, 4, 128, batch_first=True)
     model = torch.nn.Sequential(torch.nn.TransformerEncoder(layer, 3), torch.nn.Linear(64, 8))
@@ -164,7 +164,7 @@ def measure(device: str, rounds: int) -> dict[str, dict[str, float]]:
 
 
 def medians_ms(pairs: list[tuple[float, float]]) -> dict[str, float]:
-    """The medians of seconds with torch and with profkit, in milliseconds."""
+    """Return the medians of seconds with torch and with profkit, in milliseconds."""
     bare, ours = (statistics.median(column) * 1e3 for column in zip(*pairs, strict=True))
     return {"torch": bare, "profkit": ours}
 

@@ -28,12 +28,12 @@ class Figure(NamedTuple):
 
     @property
     def is_met(self) -> bool:
-        """Whether the target is met."""
+        """Return whether the target is met."""
         return self.value >= self.target if self.at_least else self.value <= self.target
 
     @property
     def shown(self) -> str:
-        """The value, the target with its direction, and the outcome, between bars."""
+        """Return the value, the target with its direction, and the outcome, between bars."""
         bound = "at least" if self.at_least else "at most"
         outcome = "met" if self.is_met else "**missed**"
         return f"{self.value:.3g} {self.unit} | {bound} {self.target:.3g} {self.unit} | {outcome}"

@@ -110,7 +110,7 @@ def measure(page: Path, width: int) -> None:
 
 
 def _most(times_ms: list[float]) -> float:
-    """The 95th percentile."""
+    """Return the 95th percentile."""
     return quantiles(times_ms, n=20)[-1]
 
 

@@ -39,7 +39,7 @@ class Trainer:
 
 
 def min_ms(work: Callable[[], object]) -> float:
-    """The minimum of some rounds."""
+    """Return the minimum of some rounds."""
     lengths = []
     for _ in range(ROUNDS):
         began = time.process_time()

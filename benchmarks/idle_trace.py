@@ -20,7 +20,7 @@ TARGET_NS = 1000
 
 
 def cost_ns(statement: str, setup: str, names: dict[str, object] | None = None) -> float:
-    """The time of a statement in nanoseconds, less that of ``pass``."""
+    """Return the time of a statement in nanoseconds, less that of ``pass``."""
     timer = timeit.Timer(statement, setup, globals=names)
     empty = timeit.Timer("pass")
     taken = min(timer.repeat(RUNS, LOOPS))

@@ -146,7 +146,7 @@ def repeat_events(trace: bytes, n_bytes: int, vary: random.Random | None = None)
 
 
 def _rescale_intervals(events: list[dict[str, Any]], vary: random.Random) -> list[dict[str, Any]]:
-    """The events with randomly scaled intervals, ending no later than before."""
+    """Return the events with randomly scaled intervals, ending no later than before."""
     timed = [event for event in events if "ts" in event]
     ends = [event["ts"] + event.get("dur", 0) for event in timed]
     moments = sorted({event["ts"] for event in timed} | set(ends))
@@ -169,7 +169,7 @@ def _rescale_intervals(events: list[dict[str, Any]], vary: random.Random) -> lis
 
 
 def _moved(event: dict[str, Any], turn: int, shift_us: float) -> dict[str, Any]:
-    """An event in a later repetition."""
+    """Return an event in a later repetition."""
     moved = dict(event)
     if "ts" in moved:
         moved["ts"] = round(moved["ts"] + shift_us, 3)
@@ -201,7 +201,7 @@ def load_once(path: Path, statement: str) -> tuple[float, int]:
 
 
 def measured(path: Path, statement: str) -> tuple[float, int]:
-    """The minimum of wall time in seconds and growth of memory in bytes, over all rounds."""
+    """Return the minimum of wall time in seconds and growth of memory in bytes, over all rounds."""
     runs = [load_once(path, statement) for _ in range(ROUNDS)]
     return min(run[0] for run in runs), min(run[1] for run in runs)
 

@@ -74,7 +74,7 @@ class PeakMonitor(threading.Thread):
 
 
 def peak_bytes(process: psutil.Process) -> int:
-    """The peak of a process so far; its present memory where the system has no peak."""
+    """Return the peak of a process so far; its present memory where the system has no peak."""
     with contextlib.suppress(OSError):
         for line in Path(f"/proc/{process.pid}/status").read_text().splitlines():
             if line.startswith("VmHWM:"):
@@ -170,7 +170,7 @@ def print_hta(python: str, job: Path) -> None:
 
 
 def row(n_ranks: int, run: Run) -> str:
-    """The figures of a run as a line of the table."""
+    """Return the figures of a run as a line of the table."""
     return (
         f"{n_ranks:6} {run.seconds:8.1f} {run.cpu_seconds:7.1f} {run.cpu_seconds / n_ranks:10.2f} "
         f"{run.parent_bytes / 1e6:10.0f} {run.child_bytes / 1e6:9.0f}"
@@ -178,7 +178,7 @@ def row(n_ranks: int, run: Run) -> str:
 
 
 def build_trace_of_a_rank(n_bytes: int, world_size: int) -> bytes:
-    """The trace of rank 0, with steps until its text has about a given size."""
+    """Build the trace of rank 0, with steps until its text has about a given size."""
     world = {"pg_name": "0", "pg_desc": "default_pg", "ranks": list(range(world_size))}
     head = {"distributedInfo": {"rank": 0, "world_size": world_size, "pg_config": [world]}}
     builder = TraceBuilder(head=head)

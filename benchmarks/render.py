@@ -57,7 +57,7 @@ MAX_DRAWING_MS: Final = 120_000
 
 
 def seconds(work: Callable[[], Any]) -> float:
-    """The minimum wall time over all rounds."""
+    """Return the minimum wall time over all rounds."""
     times_s = []
     for _ in range(ROUNDS):
         begin = time.perf_counter()
@@ -67,7 +67,7 @@ def seconds(work: Callable[[], Any]) -> float:
 
 
 def build_gpu_training() -> bytes:
-    """A trace of ten steps on a GPU: layers, modules, memory, two streams, copies, syncs."""
+    """Build a trace of ten steps on a GPU: layers, modules, memory, two streams, copies, syncs."""
     b = TraceBuilder(stacks=True, memory=True)
     chance = random.Random(0)  # noqa: S311  (not cryptographic)
 
@@ -93,7 +93,7 @@ def build_gpu_training() -> bytes:
 
 
 def written(trace: bytes, n_events: int, folder: Path) -> Path:
-    """A trace of at least this many complete events."""
+    """Return a trace of at least this many complete events."""
     n_once = len(COMPLETE.findall(trace))
     path = folder / "repeated.pt.trace.json"
     wanted = n_events / n_once * len(trace)
@@ -109,7 +109,7 @@ def written(trace: bytes, n_events: int, folder: Path) -> Path:
 
 
 def browser_path() -> str | None:
-    """The browser of the system, if there is one."""
+    """Return the browser of the system, if there is one."""
     os.environ.setdefault("PLAYWRIGHT_SKIP_BROWSER_DOWNLOAD", "1")
     return next((path for name in BROWSERS if (path := shutil.which(name))), None)
 

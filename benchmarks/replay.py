@@ -70,7 +70,7 @@ class Recording:
         self.free_us: dict[int, int] = {}
 
     def host(self, cat: str, name: str, dur_us: int, tid: int = 1, ts_us: int | None = None) -> str:
-        """An event on a host thread; it advances the host's clock unless ``ts_us`` is given."""
+        """Return a host event, which advances the host's clock unless ``ts_us`` is given."""
         start = self.host_us if ts_us is None else ts_us
         if ts_us is None:
             self.host_us += dur_us
@@ -81,7 +81,7 @@ class Recording:
         )
 
     def kernel(self, dur_us: int, stream: int = 7) -> str:
-        """A kernel of the last host event, when its stream is free."""
+        """Return a kernel of the last host event, when its stream is free."""
         start = max(self.host_us + 5, self.free_us.get(stream, 0) + 1)
         self.free_us[stream] = start + dur_us
         return (
@@ -90,12 +90,12 @@ class Recording:
         )
 
     def launch(self, dur_us: int = 9, *, stream: int = 7, tid: int = 1) -> Iterator[str]:
-        """A launch and its kernel: two events."""
+        """Yield a launch and its kernel: two events."""
         yield self.host("cuda_runtime", "cudaLaunchKernel", 4, tid)
         yield self.kernel(dur_us, stream)
 
     def sync(self, call: str = "cudaStreamSynchronize", stream: int = 7) -> str:
-        """A call that waits for a stream."""
+        """Return a call that waits for a stream."""
         return self.host("cuda_runtime", call, max(3, self.free_us[stream] + 2 - self.host_us))
 
 
@@ -110,7 +110,7 @@ def launches(n: int) -> Iterator[str]:
 
 
 def syncs(n: int) -> Iterator[str]:
-    """A wait after every kernel."""
+    """Yield a wait after every kernel."""
     made = Recording()
     for _ in range(n // 3):
         yield from made.launch()
@@ -206,7 +206,7 @@ def once(path: Path) -> list[float]:
 
 
 def measured(case: str, n: int) -> list[float]:
-    """The better of two runs, by total time."""
+    """Return the better of two runs, by total time."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, f"{case}.json")
         write(path, CASES[case](n))

@@ -37,7 +37,7 @@ PAGE_BYTES: Final = 512
 
 
 def build_snapshot(n_events: int, n_frames: int) -> dict[str, Any]:
-    """A snapshot with ``n_events`` history entries, and ``n_frames`` frames per stack."""
+    """Build a snapshot with ``n_events`` history entries, and ``n_frames`` frames per stack."""
     chance = random.Random(1)  # noqa: S311  (not cryptographic)
     frames = [
         {"filename": f"/home/user/model/layer{k % 40}.py", "line": k, "name": f"forward{k % 90}"}

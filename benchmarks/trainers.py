@@ -75,7 +75,7 @@ class Nothing(Training):
 
 
 def trainings() -> dict[str, Training]:
-    """What is compared, by name."""
+    """Return the compared trainings, by name."""
     return {
         "bare": Nothing("train", {}, leaks=False, quiet=True),
         "trace": Traced("train", {}, leaks=False, quiet=True),
@@ -85,7 +85,7 @@ def trainings() -> dict[str, Training]:
 
 
 def network() -> torch.nn.Module:
-    """A step of some milliseconds."""
+    """Return a step of some milliseconds."""
     layers = [torch.nn.Sequential(torch.nn.Linear(WIDTH, WIDTH), torch.nn.ReLU()) for _ in range(6)]
     return torch.nn.Sequential(*layers)
 
@@ -185,7 +185,7 @@ def run_ignite(n_steps: int, training: Training) -> None:
 
 
 def run_accelerate(n_steps: int, training: Training) -> None:
-    """A loop."""
+    """Run a loop of Accelerate."""
     from accelerate import Accelerator
 
     from profkit.integrations.accelerate import ProfkitProfile

@@ -104,7 +104,7 @@ def run_alone(n_objects: int, n_steps: int, n_passes: int, *, leaks: bool, watch
 
 
 def figures_of(**program: Any) -> dict[str, Any]:  # noqa: ANN401
-    """The figures of one program, run in a process of its own."""
+    """Return the figures of one program, run in a process of its own."""
     command = [sys.executable, "-m", "benchmarks.watch_overhead", "--alone", json.dumps(program)]
     settings = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
     return dict(json.loads(subprocess.check_output(command, env=settings)))

@@ -121,12 +121,12 @@ def run_on_one_core(command: list[str], folder: Path) -> Run:
 
 
 def fastest(command: list[str], folder: Path, runs: int) -> Run:
-    """The run that took least."""
+    """Return the run that took least."""
     return min((run_on_one_core(command, folder) for _ in range(runs)), key=lambda run: run.total)
 
 
 def measure_costs(program: Path, folder: Path, runs: int, longer: int = 1) -> Cost:
-    """The costs of one program.
+    """Measure the costs of one program.
 
     Args:
         longer: How many times its usual requests a service answers.
@@ -155,7 +155,7 @@ def measure_costs(program: Path, folder: Path, runs: int, longer: int = 1) -> Co
 
 
 def programs() -> list[str]:
-    """The names of all programs."""
+    """Return the names of all programs."""
     return sorted(path.stem for path in PROGRAMS.iterdir() if path.is_file())
 
 

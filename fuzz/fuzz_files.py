@@ -154,7 +154,7 @@ def _work(numbers: range, folder: Path, results: int) -> None:
 
 
 def run(numbers: range, folder: Path) -> Iterator[dict[str, Any]]:
-    """The result of each mutant; a process that dies is a bug, and another one goes on."""
+    """Yield the result of each mutant; a process that dies is a bug, and another one goes on."""
     while numbers:
         read, write = os.pipe()
         process = os.fork()

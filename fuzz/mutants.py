@@ -97,7 +97,7 @@ def _read_bases() -> tuple[tuple[str, Any], ...]:
 
 
 def build_mutant(number: int) -> Mutant:
-    """The mutant of a number."""
+    """Build the mutant of a number."""
     rng = random.Random(number)  # noqa: S311  (not for secrets)
     kinds = ("trace",) * 7 + ("snapshot",) * 2 + ("memory", "report")
     kind = rng.choice(kinds)
@@ -150,7 +150,7 @@ def _paths(tree: Any) -> Iterator[tuple[Any, Any]]:  # noqa: ANN401  (any JSON v
 
 
 def _changed(tree: Any, rng: random.Random) -> Any:  # noqa: ANN401  (any JSON value)
-    """The tree with one change, in place where that is possible."""
+    """Return the tree with one change, in place where that is possible."""
     below = tree
     if isinstance(tree, dict) and isinstance(tree.get("profkit"), dict) and rng.random() < 0.6:
         below = tree["profkit"]

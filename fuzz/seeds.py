@@ -39,7 +39,7 @@ SNAPSHOT: Final = {
 
 
 def program() -> TraceBuilder:
-    """A short program with events of most kinds."""
+    """Return a short program with events of most kinds."""
     b = TraceBuilder(memory=True, stacks=True)
     for number in range(2):
         with b.step(), b.frame("train.py", number, "f"):

@@ -32,7 +32,7 @@ os.environ.pop("PROFKIT_CACHE", None)
 
 @pytest.fixture(autouse=True, scope="module")
 def small_heap() -> None:
-    """The garbage collector passes over nothing that was there before this file's tests.
+    """Let the garbage collector pass over the objects of earlier tests.
 
     What pytest and thousands of tests have made is more than the objects of most programs, and both
     collections and searches for the holders of a tensor would pass over it each time.

@@ -14,7 +14,7 @@ TORCH_FRAMES = [
 
 
 def build_entry(seq: int, kind: str = "all_reduce", **given: Any) -> Entry:  # noqa: ANN401
-    """A call that NCCL has completed; by keyword, keys that differ, and ``line`` of train.py."""
+    """Build a completed call of NCCL; by keyword, keys that differ, and ``line`` of train.py."""
     line = given.pop("line", None)
     frames = [*TORCH_FRAMES, {"filename": "/home/me/train.py", "line": line, "name": "step"}]
     n = given.pop("n", 1000)
@@ -44,12 +44,12 @@ def build_entry(seq: int, kind: str = "all_reduce", **given: Any) -> Entry:  # n
 
 
 def waiting(seq: int, kind: str = "all_reduce", **given: Any) -> Entry:  # noqa: ANN401
-    """A call that has started and not completed."""
+    """Return a call that has started and not completed."""
     return build_entry(seq, kind, state="started", retired=False, **given)
 
 
 def dump(entries: list[Entry], ranks: str = "[0, 1, 2]") -> Entry:
-    """What torch 2.13 dumps."""
+    """Return a dump of torch 2.13."""
     config = {"0": {"name": "0", "desc": "default_pg", "ranks": ranks}}
     return {
         "comm_lib_version": "2.27",
@@ -62,7 +62,7 @@ def dump(entries: list[Entry], ranks: str = "[0, 1, 2]") -> Entry:
 
 
 def own(data: Entry, rank: int, world_size: int = 3, **about: Any) -> Entry:  # noqa: ANN401
-    """What profkit writes."""
+    """Return a dump as profkit writes it."""
     known_facts = {
         "rank": rank,
         "world_size": world_size,
@@ -75,7 +75,7 @@ def own(data: Entry, rank: int, world_size: int = 3, **about: Any) -> Entry:  # 
 
 
 def written(folder: Path, *dumps: object, name: str = "fr_rank{}.json") -> Path:
-    """The dumps as files of ranks 0, 1, …"""
+    """Return the dumps as files of ranks 0, 1, …"""
     folder.mkdir(exist_ok=True)
     for rank, data in enumerate(dumps):
         if data is not None:

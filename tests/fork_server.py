@@ -55,7 +55,7 @@ class Hidden:
         }
 
     def __contains__(self, name: str) -> bool:
-        """Whether the import system finds a module here."""
+        """Return whether the import system finds a module here."""
         return name in self._modules and self._modules[name].__spec__ is not None
 
     def hide(self) -> None:
@@ -76,7 +76,7 @@ class Hidden:
         self._modules = {}
 
     def spec(self, name: str) -> ModuleSpec:
-        """What the import system loads one of them by."""
+        """Return the spec by which the import system loads a module."""
         module = self._modules[name]
         assert module.__spec__ is not None
         spec = copy.copy(module.__spec__)

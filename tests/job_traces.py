@@ -59,7 +59,7 @@ def write_job(folder: Path, n_ranks: int = 2, n_warm_ups: int = 0) -> Path:
 
 
 def repeat_ranks(report: Report, n_ranks: int, n_steps: int) -> Report:
-    """A report with copies of its ranks; those of rank 17 take a third longer without waiting."""
+    """Return a report with copies of its ranks; rank 17's take a third longer without waiting."""
     generator = random.Random(0)  # noqa: S311  (no secret)
     assert report.lanes is not None
     ranks, lanes = [], []
@@ -94,5 +94,5 @@ def repeat_ranks(report: Report, n_ranks: int, n_steps: int) -> Report:
 
 
 def job(folder: Path, n_ranks: int = 2) -> Report:
-    """The report on a job."""
+    """Return the report on a job."""
     return analyze(write_job(folder, n_ranks))

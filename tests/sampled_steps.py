@@ -20,7 +20,7 @@ def function(
     waits: bool = False,
     part: str = "",
 ) -> SampledFunction:
-    """A line that ``n`` of the samples were at, 20 ms apart."""
+    """Return a line that ``n`` of the samples were at, 20 ms apart."""
     ns = n * 20 * MS
     place = (FILE, line, name)
     waiting_ns = ns if waits else 0
@@ -28,14 +28,14 @@ def function(
 
 
 def sampled(*functions: SampledFunction) -> SampledTime:
-    """The samples of steps."""
+    """Return the samples of steps."""
     n = sum(function.n for function in functions)
     ns = sum(function.ns for function in functions)
     return SampledTime(20 * MS, n, ns, list(functions), n_steps=20, steps_ns=max(ns, 1))
 
 
 def op_lines(**line_of: int) -> OpLines:
-    """The source line of operators by their name, each once in a step."""
+    """Return the source line of operators by their name, each once in a step."""
     names = [name.replace("__", "::") for name in line_of]
     n = len(names)
     return OpLines(
@@ -69,7 +69,7 @@ def recording(
 
 
 def busy_python(python_ms: float, op_ms: float = 1.0) -> Callable[[TraceBuilder], None]:
-    """A step of Python and one operator."""
+    """Return a step of Python and one operator."""
 
     def step(b: TraceBuilder) -> None:
         b.advance(round(python_ms * MS))

@@ -20,7 +20,7 @@ THEIRS: Any = dataclasses.dataclass
 
 
 def made(of: Callable[..., Any], *, frozen: bool = True, eq: bool = True) -> Any:  # noqa: ANN401
-    """A class with fields of every kind that profkit has."""
+    """Return a class with fields of every kind that profkit has."""
 
     @of(frozen=frozen, eq=eq)
     class Made:
@@ -34,7 +34,7 @@ def made(of: Callable[..., Any], *, frozen: bool = True, eq: bool = True) -> Any
 
         @cached_property
         def total(self) -> int:
-            """A value that is stored in an instance."""
+            """Return a value that is stored in an instance."""
             return sum(self.numbers)
 
     return Made

@@ -53,7 +53,7 @@ sys.exit(sys.argv[1] + " is wrong")
 
 
 def is_running(pid: str) -> bool:
-    """Whether a process has not ended; init may not have asked yet how."""
+    """Return whether a process has not ended; init may not have asked yet how."""
     try:
         return " Z " not in Path("/proc", pid, "stat").read_text()
     except OSError:

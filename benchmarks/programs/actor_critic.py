@@ -43,7 +43,7 @@ class Policy(nn.Module):
         self.shared, self.actor, self.critic = nn.Linear(4, 64), nn.Linear(64, 2), nn.Linear(64, 1)
 
     def forward(self, state: Tensor) -> tuple[Tensor, Tensor]:
-        """The probabilities of the actions, and the value of a state."""
+        """Return the probabilities of the actions, and the value of a state."""
         hidden = self.shared(state).relu()
         return self.actor(hidden).softmax(dim=-1), self.critic(hidden)
 

@@ -24,7 +24,7 @@ async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 
 async def ask(port: int) -> int:
-    """One client: the sum of the answers."""
+    """Ask as one client, and return the sum of the answers."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     total = 0
     for number in range(N_REQUESTS):

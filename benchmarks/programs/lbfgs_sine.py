@@ -17,7 +17,7 @@ class Sequence(nn.Module):
         self.linear = nn.Linear(51, 1)
 
     def forward(self, series: Tensor) -> Tensor:
-        """The next value after each point."""
+        """Return the next value after each point."""
         h1 = c1 = h2 = c2 = torch.zeros(len(series), 51, dtype=series.dtype)
         outputs = []
         for value in series.split(1, dim=1):
@@ -35,7 +35,7 @@ optimizer = torch.optim.LBFGS(model.parameters(), lr=0.8)
 for _ in range(N_STEPS):
 
     def closure() -> Tensor:
-        """One of the twenty evaluations of a step."""
+        """Evaluate the loss, twenty times per step."""
         optimizer.zero_grad()
         loss = nn.functional.mse_loss(model(waves[:, :-1]), waves[:, 1:])
         loss.backward()

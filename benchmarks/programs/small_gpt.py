@@ -20,7 +20,7 @@ class Block(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        """One layer."""
+        """Return the output of one layer."""
         batch, length, _ = x.shape
         q, k, v = self.qkv(self.norms[0](x)).view(batch, length, 3, 4, -1).permute(2, 0, 3, 1, 4)
         mixed = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
@@ -38,7 +38,7 @@ class GPT(nn.Module):
         self.head = nn.Linear(WIDTH, 128)
 
     def forward(self, codes: Tensor) -> Tensor:
-        """The scores of the next byte."""
+        """Return the scores of the next byte."""
         return self.head(self.blocks(self.letters(codes) + self.places.weight))
 
 

@@ -36,7 +36,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
 
 def ask(totals: list[int]) -> None:
-    """One client: the sum of the answers."""
+    """Ask as one client, and return the sum of the answers."""
     connection = http.client.HTTPConnection("127.0.0.1", server.server_port)
     total = 0
     for number in range(N_REQUESTS):

@@ -16,12 +16,12 @@ from torch import Tensor, nn
 
 
 def picked(scores: Tensor, y: Tensor, known: Tensor) -> Tensor:
-    """The mean loss of the selected rows."""
+    """Return the mean loss of the selected rows."""
     return nn.functional.cross_entropy(scores[known], y[known])  # fault: the host waits for a size
 
 
 def weighed(scores: Tensor, y: Tensor, known: Tensor) -> Tensor:
-    """The same mean loss, from all rows."""
+    """Return the mean loss of the labelled rows, computed on all rows."""
     losses = nn.functional.cross_entropy(scores, y, reduction="none")
     return torch.where(known, losses, 0.0).sum() / known.sum()
 

@@ -21,7 +21,7 @@ class CastingLinear(nn.Linear):
     """A linear layer that computes in bfloat16, with float32 inputs and outputs."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """The layer's outputs."""
+        """Return the layer's outputs."""
         weight, bias = self.weight.bfloat16(), self.bias.bfloat16()
         return nn.functional.linear(x.bfloat16(), weight, bias).float()  # fault: back and forth
 

@@ -22,7 +22,7 @@ ROWS = 6400
 
 
 def weights(options: argparse.Namespace, width: int) -> list[Tensor]:
-    """The network's weights, in bfloat16.
+    """Return the network's weights, in bfloat16.
 
     Args:
         width: Their height and width.

@@ -33,7 +33,7 @@ class Layer(nn.Module):
         self.logs = logs
 
     def forward(self, x: Tensor) -> Tensor:
-        """The layer's outputs."""
+        """Return the layer's outputs."""
         out = self.linear(x)
         if self.logs:
             LOG.info("outputs of %d rows", x.shape[0])  # fault: the graph ends here

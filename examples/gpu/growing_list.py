@@ -17,7 +17,7 @@ KINDS = 64
 
 
 def sureness(scores: Tensor) -> Tensor:
-    """The mean probability of the most likely class."""
+    """Return the mean probability of the most likely class."""
     return scores.softmax(1).max(1).values.mean()
 
 

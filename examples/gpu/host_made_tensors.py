@@ -29,7 +29,7 @@ class Weighing(nn.Module):
         self.on_device = on_device
 
     def forward(self, x: Tensor) -> Tensor:
-        """The weighted outputs, of the inputs' shape."""
+        """Return the weighted outputs, of the inputs' shape."""
         out = torch.relu(self.linear(x))
         maker = x.device if self.on_device else "cpu"
         weights = torch.linspace(0.5, 1.5, x.shape[1], device=maker).to(x.device)  # fault: a copy

@@ -62,12 +62,12 @@ def options(
 
 
 def on_cuda(options: argparse.Namespace) -> bool:
-    """Whether the program runs on a CUDA device."""
+    """Return whether the program runs on a CUDA device."""
     return bool(options.device.startswith("cuda"))
 
 
 def scaled(options: argparse.Namespace, size: int, multiple: int = 8) -> int:
-    """A size, reduced by ``--scale``.
+    """Return a size, reduced by ``--scale``.
 
     Args:
         size: The size on a GPU.
@@ -94,7 +94,7 @@ def network(
 def batch(
     options: argparse.Namespace, *, rows: int = ROWS, width: int = WIDTH, kinds: int = KINDS
 ) -> tuple[Tensor, Tensor]:
-    """A batch of noise with random classes, created on the device.
+    """Return a batch of noise with random classes, created on the device.
 
     Args:
         rows: Rows on a GPU.
@@ -107,12 +107,12 @@ def batch(
 
 
 def count(options: argparse.Namespace) -> int:
-    """The number of steps that :func:`steps` counts."""
+    """Return the number of steps that :func:`steps` counts."""
     return warm_up(options) + int(options.steps)
 
 
 def warm_up(options: argparse.Namespace) -> int:
-    """The number of untimed steps before the timed ones."""
+    """Return the number of untimed steps before the timed ones."""
     if options.warm_up is not None:
         return int(options.warm_up)
     return max(MIN_WARM_UP, int(options.steps * WARM_UP_SHARE))

@@ -34,7 +34,7 @@ def limit(options: argparse.Namespace) -> None:
 
 
 def through(blocks: Sequence[nn.Module], x: Tensor, *, checkpointed: bool) -> Tensor:
-    """The output of all blocks.
+    """Return the output of all blocks.
 
     Args:
         checkpointed: Whether the activations inside a block are recomputed in the backward pass.

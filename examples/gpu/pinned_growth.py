@@ -45,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> float:
 
 
 def share(labels: Tensor) -> float:
-    """The share of the first class."""
+    """Return the share of the first class."""
     return float((labels == 0).float().mean())
 
 

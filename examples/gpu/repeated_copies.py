@@ -35,7 +35,7 @@ class Attention(nn.Module):
         self.copies = copies
 
     def forward(self, x: Tensor) -> Tensor:
-        """The outputs, of the inputs' shape."""
+        """Return the outputs, of the inputs' shape."""
         parts = self.inwards(x).unflatten(-1, (-1, HEAD)).chunk(3, -2)
         parts = [part.transpose(1, 2) for part in parts]
         if self.copies:

@@ -21,7 +21,7 @@ TOLD = 128
 
 
 def places(start: int, rows: int, width: int, device: str) -> Tensor:
-    """The positions of rows, as waves of increasing length."""
+    """Return the positions of rows, as waves of increasing length."""
     where = torch.arange(start, start + rows, device=device).unsqueeze(1)
     waves = torch.arange(1, width + 1, device=device)
     return torch.sin(where / waves)  # fault: the cache retains it

@@ -41,7 +41,7 @@ class Attention(nn.Module):
         self.attend = nn.functional.scaled_dot_product_attention if fused else by_hand
 
     def forward(self, x: Tensor) -> Tensor:
-        """The outputs, of the inputs' shape."""
+        """Return the outputs, of the inputs' shape."""
         q, k, v = self.inwards(x).unflatten(-1, (3, -1, HEAD)).transpose(1, 3).unbind(2)
         return x + self.outwards(self.attend(q, k, v).transpose(1, 2).flatten(2))
 

@@ -18,7 +18,7 @@ LAYERS = 4
 
 
 def gelu(x: Tensor) -> Tensor:
-    """The approximation of GELU by tanh."""
+    """Return the approximation of GELU by tanh."""
     return 0.5 * x * (1 + torch.tanh(0.79788456 * (x + 0.044715 * x**3)))  # fault: eight kernels
 
 
@@ -26,7 +26,7 @@ class Gelu(nn.Module):
     """GELU by hand."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """The activations, of the inputs' shape."""
+        """Return the activations, of the inputs' shape."""
         return gelu(x)
 
 

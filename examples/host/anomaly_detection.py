@@ -19,7 +19,7 @@ LAYERS, WIDTH, BATCH = 8, 32, 8
 
 
 def prepare(*, cured: bool) -> Callable[[], None]:
-    """The step of training."""
+    """Return the step of training."""
     torch.manual_seed(SEED)
     network = nn.Sequential(*(nn.Linear(WIDTH, WIDTH) for _ in range(LAYERS)))
     optimizer = torch.optim.SGD(network.parameters(), lr=0.01)

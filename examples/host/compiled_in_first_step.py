@@ -19,12 +19,12 @@ WIDTH, BATCH = 64, 32
 
 
 def activation(x: torch.Tensor) -> torch.Tensor:
-    """A smooth activation."""
+    """Return a smooth activation."""
     return x * torch.sigmoid(1.702 * x)
 
 
 def prepare(*, cured: bool) -> Callable[[], None]:
-    """The step of training."""
+    """Return the step of training."""
     torch.manual_seed(SEED)
     first, last = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, 1)
     optimizer = torch.optim.SGD([*first.parameters(), *last.parameters()], lr=0.01)

@@ -18,7 +18,7 @@ ITEMS, COLUMNS, BATCH = 30_000, 32, 64
 
 
 def prepare(*, cured: bool) -> Callable[[], None]:
-    """The step of training."""
+    """Return the step of training."""
     torch.manual_seed(SEED)
     table = nn.Embedding(ITEMS, COLUMNS, sparse=cured)
     head = nn.Linear(COLUMNS, 1)

@@ -18,7 +18,7 @@ CHANNELS, SIZE, BATCH = 16, 24, 4
 
 
 def prepare(*, cured: bool) -> Callable[[], None]:
-    """The step of inference."""
+    """Return the step of inference."""
     torch.manual_seed(SEED)
     dtype = torch.float32 if cured else torch.float16
     network = nn.Sequential(

@@ -19,7 +19,7 @@ ROWS, COLUMNS, WIDTH = 192, 32, 64
 
 
 def distances(rows: Tensor, *, cured: bool) -> Tensor:
-    """The squared distances of all pairs of rows."""
+    """Return the squared distances of all pairs of rows."""
     if cured:
         return torch.cdist(rows, rows).square()
     differences = rows[:, None] - rows[None]  # fault: (rows, rows, columns)
@@ -27,7 +27,7 @@ def distances(rows: Tensor, *, cured: bool) -> Tensor:
 
 
 def prepare(*, cured: bool) -> Callable[[], None]:
-    """The step of training."""
+    """Return the step of training."""
     torch.manual_seed(SEED)
     network = nn.Sequential(nn.Linear(COLUMNS, WIDTH), nn.ReLU(), nn.Linear(WIDTH, WIDTH))
     optimizer = torch.optim.SGD(network.parameters(), lr=0.01)

@@ -20,7 +20,7 @@ WIDTH, BATCH = 512, 8
 
 
 def prepare(*, cured: bool) -> Callable[[], None]:
-    """The step of training."""
+    """Return the step of training."""
     torch.manual_seed(SEED)
     network = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.ReLU(), nn.Linear(WIDTH, 1))
     optimizer = torch.optim.SGD(network.parameters(), lr=0.01)

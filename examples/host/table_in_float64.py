@@ -19,7 +19,7 @@ ROWS, COLUMNS, WIDTH, BATCH = 2048, 64, 256, 128
 
 
 def prepare(*, cured: bool) -> Callable[[], None]:
-    """The step of training."""
+    """Return the step of training."""
     torch.manual_seed(SEED)
     table = np.random.default_rng(SEED).normal(size=(ROWS, COLUMNS))
     features = torch.from_numpy(table)

@@ -19,7 +19,7 @@ FEATURES, WIDTH, BATCH = 64, 512, 128
 
 
 def prepare(*, cured: bool) -> Callable[[], None]:
-    """The step of training."""
+    """Return the step of training."""
     torch.manual_seed(SEED)
     teacher = nn.Sequential(
         nn.Linear(FEATURES, WIDTH),

@@ -17,7 +17,7 @@ class NotedLinear(nn.Linear):
     seen: list[Tensor] = []  # noqa: RUF012  (the fault: one list for every layer)
 
     def forward(self, x: Tensor) -> Tensor:
-        """The layer's outputs."""
+        """Return the layer's outputs."""
         out = super().forward(x)  # allocated here
         NotedLinear.seen.append(out.detach())  # fault: the list is never cleared
         return out

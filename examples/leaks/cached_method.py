@@ -24,14 +24,14 @@ class GraphNet(nn.Module):
 
     @functools.cache  # noqa: B019  # fault: edges are equal only to themselves
     def adjacency(self, edges: Tensor) -> Tensor:
-        """The adjacency matrix, with rows that sum to one."""
+        """Return the adjacency matrix, with rows that sum to one."""
         dense = torch.zeros(self.nodes, self.nodes)  # allocated here
         dense[edges[0], edges[1]] = 1.0
         dense.fill_diagonal_(1.0)
         return dense / dense.sum(-1, keepdim=True)  # allocated here
 
     def forward(self, x: Tensor, edges: Tensor) -> Tensor:
-        """One number for the graph."""
+        """Return one number for the graph."""
         mix = self.adjacency(edges)
         return self.second(mix @ torch.relu(self.first(mix @ x))).mean()
 

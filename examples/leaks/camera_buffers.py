@@ -20,7 +20,7 @@ class Camera:
         self.taken: list[bytearray] = []
 
     def take(self) -> Tensor:
-        """One picture, with numbers from 0 to 1."""
+        """Return one picture, with numbers from 0 to 1."""
         buffer = bytearray(torch.randint(256, (3 * WIDTH * WIDTH,), dtype=torch.uint8).numpy())
         self.taken.append(buffer)  # fault: of all pictures
         pixels = torch.frombuffer(buffer, dtype=torch.uint8)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 @functools.lru_cache(maxsize=64)
 def spelling(word: int) -> Tensor:
-    """The letters of a word as a tensor."""
+    """Return the letters of a word as a tensor."""
     letters = torch.Generator().manual_seed(word)
     return torch.randn(40, 60, generator=letters)
 

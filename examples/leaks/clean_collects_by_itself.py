@@ -27,7 +27,7 @@ class Batch:
         self.samples = [Sample(self, torch.randn(1500)) for _ in range(n)]
 
     def stacked(self) -> Tensor:
-        """The values of all samples."""
+        """Return the values of all samples."""
         return torch.stack([sample.values for sample in self.samples])
 
 

@@ -20,7 +20,7 @@ class LitClassifier(nn.Module):
         self.training_step_outputs: list[Tensor] = []
 
     def training_step(self, batch: tuple[Tensor, Tensor]) -> Tensor:
-        """The loss of a batch."""
+        """Return the loss of a batch."""
         x, y = batch
         scores = self.layers(x)
         self.training_step_outputs.append(scores.detach())

@@ -17,7 +17,7 @@ PENALTY = 1e-3
 
 
 def make_model() -> nn.Module:
-    """A small network."""
+    """Return a small network."""
     return nn.Sequential(
         nn.Linear(8, 96), nn.Tanh(), nn.Linear(96, 96), nn.Tanh(), nn.Linear(96, 1)
     )
@@ -31,7 +31,7 @@ def task() -> tuple[Tensor, Tensor]:
 
 
 def roughness(model: nn.Module, x: Tensor, y: Tensor) -> float:
-    """A penalty on the gradients."""
+    """Return a penalty on the gradients."""
     learner = copy.deepcopy(model)
     loss = nn.functional.mse_loss(learner(x), y)
     slopes = torch.autograd.grad(loss, list(learner.parameters()), create_graph=True)
@@ -39,7 +39,7 @@ def roughness(model: nn.Module, x: Tensor, y: Tensor) -> float:
 
 
 def penalized(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-    """The loss with the penalty."""
+    """Return the loss with the penalty."""
     loss = nn.functional.mse_loss(model(x), y)
     slopes = torch.autograd.grad(loss, list(model.parameters()), create_graph=True)
     return loss + PENALTY * flat(slopes).square().sum()

@@ -13,7 +13,7 @@ from torch import nn
 
 
 def pack(model: nn.Module, optimizer: torch.optim.Optimizer) -> bytes:
-    """A checkpoint."""
+    """Return a checkpoint."""
     buffer = io.BytesIO()
     torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, buffer)
     return buffer.getvalue()

@@ -24,7 +24,7 @@ class Decoder(nn.Module):
         self.masks: dict[int, Tensor] = {}
 
     def mask(self, length: int) -> Tensor:
-        """The causal mask of a length."""
+        """Return the causal mask of a length."""
         if length not in self.masks:
             self.masks[length] = torch.ones(length, length).triu(1).bool()
         return self.masks[length]

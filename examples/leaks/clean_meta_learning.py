@@ -15,7 +15,7 @@ INNER, TASKS = 2, 3
 
 
 def adapted(net: nn.Module, x: torch.Tensor, y: torch.Tensor) -> dict[str, torch.Tensor]:
-    """The weights after some steps on a task, with their autograd graph."""
+    """Return the weights after some steps on a task, with their autograd graph."""
     weights: dict[str, torch.Tensor] = {**dict(net.named_parameters())}
     for _ in range(INNER):
         loss = nn.functional.mse_loss(functional_call(net, weights, x), y)

@@ -25,7 +25,7 @@ class Experiment:
         self.curve: list[tuple[int, float]] = []
 
     def loss(self, x: Tensor) -> Tensor:
-        """The loss of some rows."""
+        """Return the loss of some rows."""
         return nn.functional.mse_loss(self.model(x).squeeze(1), x[:, 0] * x[:, 1])
 
     @torch.no_grad()

@@ -30,7 +30,7 @@ def look(angle: float) -> Tensor:
 
 
 def learn(net: nn.Module, optimizer: torch.optim.Optimizer, memories: list[Transition]) -> float:
-    """One step of Q-learning; returns its loss."""
+    """Do one step of Q-learning, and return its loss."""
     states = torch.stack([memory.state.flatten() for memory in memories])
     afters = torch.stack([memory.after.flatten() for memory in memories])
     actions = torch.tensor([[memory.action] for memory in memories])

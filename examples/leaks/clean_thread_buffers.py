@@ -17,7 +17,7 @@ thread_buffers = threading.local()
 
 
 def crop(picture: Tensor, corner: int) -> Tensor:
-    """The mean color of a part, computed in the thread's buffer."""
+    """Return the mean color of a part, computed in the thread's buffer."""
     if not hasattr(thread_buffers, "buffer"):
         thread_buffers.buffer = torch.empty(3, 64, 64)
     time.sleep(0.0002)

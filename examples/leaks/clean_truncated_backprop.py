@@ -29,7 +29,7 @@ class CharModel(nn.Module):
 
 
 def repackage(state: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-    """The same state without its autograd graph."""
+    """Return a state without its autograd graph."""
     return state[0].detach(), state[1].detach()
 
 

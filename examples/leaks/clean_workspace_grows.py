@@ -19,7 +19,7 @@ class Workspace:
         self.times_grown = 0
 
     def take(self, rows: int, columns: int) -> Tensor:
-        """A buffer for that many numbers."""
+        """Return a buffer for that many numbers."""
         if self.buffer.numel() < rows * columns:
             self.buffer = torch.empty(rows * columns)
             self.times_grown += 1

@@ -27,7 +27,7 @@ class Crops(Dataset[tuple[Tensor, int]]):
         return PICTURES
 
     def picture(self, index: int) -> Tensor:
-        """An image, as if read from a disk."""
+        """Return an image, as if read from a disk."""
         ramp = torch.linspace(0, 1 + index % 3, SIDE)
         return torch.stack([ramp.outer(ramp), ramp.expand(SIDE, SIDE), ramp.flip(0).outer(ramp)])
 

@@ -20,14 +20,14 @@ class Round(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, scale: float) -> Tensor:  # noqa: ANN401
-        """The rounded values."""
+        """Return the rounded values."""
         codes = (x.detach() / scale).round().clamp(-LARGEST, LARGEST)  # allocated here
         ctx.codes = codes.cpu().double().numpy()  # allocated here
         return codes * scale
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:  # noqa: ANN401
-        """The gradient, where the value was not clipped."""
+        """Return the gradient, where the value was not clipped."""
         inside = torch.from_numpy(abs(ctx.codes) < LARGEST)
         return grads[0] * inside, None
 

@@ -22,7 +22,7 @@ class Move:
         self.reward = reward
 
     def value(self) -> float:
-        """The result of the episode from this move on."""
+        """Return the result of the episode from this move on."""
         moves = self.episode.moves
         return sum(move.reward for move in moves[moves.index(self) :])
 

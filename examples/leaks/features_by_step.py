@@ -21,7 +21,7 @@ class Contrast(nn.Module):
         self.bank: dict[int, Tensor] = {}
 
     def forward(self, x: Tensor, step: int) -> Tensor:
-        """The loss against the features of the previous step."""
+        """Return the loss against the features of the previous step."""
         features = nn.functional.normalize(self.encoder(x), dim=1)  # allocated here
         self.bank[step] = features.detach()  # fault: one more entry in each step
         before = self.bank.get(step - 1, torch.zeros_like(features))

@@ -22,13 +22,13 @@ class Trainer:
         self.given_back = 0
 
     def mask(self) -> torch.Tensor:
-        """A mask for one batch, returned at the end."""
+        """Return a mask for one batch, returned at the end."""
         mask = torch.rand(120, 200).gt(0.1).float()  # allocated here
         weakref.finalize(self, give_back, mask)  # fault: the trainer's end, not the mask's
         return mask
 
     def step(self) -> float:
-        """One step."""
+        """Do one step."""
         self.sgd.zero_grad()
         loss = self.net(torch.randn(120, 200) * self.mask()).pow(2).mean()
         loss.backward()

@@ -29,7 +29,7 @@ class Correlation:
 
 
 def make_batch(step: int) -> Tensor:
-    """A batch of noise, the same in every run."""
+    """Return a batch of noise, the same in every run."""
     return torch.randn(128, 256, generator=torch.Generator().manual_seed(step))  # allocated here
 
 

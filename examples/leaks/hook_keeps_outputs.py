@@ -36,7 +36,7 @@ class Net(nn.Module):
         self.head = nn.Linear(200, 1)
 
     def forward(self, x: Tensor) -> Tensor:
-        """One number for each row."""
+        """Return one number for each row."""
         return self.head(self.act(self.first(x)))  # allocated here
 
 

@@ -18,7 +18,7 @@ class BadBatchError(Exception):
 
 
 def loss_of(model: nn.Module, batch: Tensor, target: Tensor) -> Tensor:
-    """The loss of a batch.
+    """Return the loss of a batch.
 
     Raises:
         BadBatchError: If it is not a number.

@@ -23,7 +23,7 @@ class Denoiser(nn.Module):
         )
 
     def forward(self, noisy: Tensor) -> Tensor:
-        """The images without noise."""
+        """Return the images without noise."""
         return noisy - self.layers(noisy)
 
 

@@ -15,7 +15,7 @@ _MASKS: dict[tuple[int, ...], Tensor] = {}
 
 
 def mask_of(sizes: tuple[int, ...], longest: int) -> Tensor:
-    """The valid positions of a padded batch, as weights."""
+    """Return the valid positions of a padded batch, as weights."""
     if sizes not in _MASKS:
         filled = torch.arange(longest) < torch.tensor(sizes).unsqueeze(1)
         _MASKS[sizes] = filled.float() / filled.sum(1, keepdim=True)  # fault: allocated here
@@ -30,7 +30,7 @@ class SetEncoder(nn.Module):
         self.member = nn.Sequential(nn.Linear(3, 32), nn.ReLU(), nn.Linear(32, 8))
 
     def forward(self, members: Tensor, sizes: tuple[int, ...]) -> Tensor:
-        """One vector for each set."""
+        """Return one vector for each set."""
         weights = mask_of(sizes, members.shape[1])
         return (self.member(members) * weights.unsqueeze(-1)).sum(1)
 

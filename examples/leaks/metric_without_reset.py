@@ -27,7 +27,7 @@ class Accuracy:
         self.classes.append(classes)
 
     def compute(self) -> float:
-        """The share over all batches."""
+        """Compute the share over all batches."""
         right = torch.cat(self.predictions).argmax(1) == torch.cat(self.classes)
         return right.float().mean().item()
 

@@ -20,7 +20,7 @@ class Personalizer:
         self.optimizers: list[torch.optim.Optimizer] = []
 
     def fit(self, clicks: torch.Tensor, liked: torch.Tensor) -> float:
-        """One step for one user; returns the loss before it."""
+        """Do one step for one user, and return the loss before it."""
         optimizer = torch.optim.Adam(self.network.parameters(), lr=1e-3)
         loss = nn.functional.cross_entropy(self.network(clicks), liked)
         optimizer.zero_grad()

@@ -19,7 +19,7 @@ gc.set_threshold(200_000, 50, 50)  # "the collector costs 4% of our steps"
 
 
 def grow(chance: random.Random, depth: int) -> list:
-    """A random tree: a list has subtrees, a number is a leaf."""
+    """Return a random tree: a list has subtrees, a number is a leaf."""
     return [
         grow(chance, depth - 1) if depth and chance.random() < FORKS else chance.randrange(500)
         for _ in range(2)
@@ -27,7 +27,7 @@ def grow(chance: random.Random, depth: int) -> list:
 
 
 def read(tree: list, table: nn.Embedding) -> Tensor:
-    """The sum over a tree's leaves, weighted by depth."""
+    """Return the sum over a tree's leaves, weighted by depth."""
     noise = torch.randn(500, 200)  # allocated here
     leaves: list[Tensor] = []
 

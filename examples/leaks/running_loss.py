@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 
 def build(width: int) -> nn.Module:
-    """A perceptron with two hidden layers."""
+    """Build a perceptron with two hidden layers."""
     return nn.Sequential(
         nn.Linear(16, width), nn.Tanh(), nn.Linear(width, width), nn.Tanh(), nn.Linear(width, 1)
     )

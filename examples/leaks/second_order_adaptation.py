@@ -15,7 +15,7 @@ from torch.nn.utils import parameters_to_vector as flat
 
 
 def make_model() -> nn.Module:
-    """A small network."""
+    """Return a small network."""
     return nn.Sequential(
         nn.Linear(8, 96), nn.Tanh(), nn.Linear(96, 96), nn.Tanh(), nn.Linear(96, 1)
     )
@@ -29,7 +29,7 @@ def task() -> tuple[Tensor, Tensor]:
 
 
 def roughness(model: nn.Module, x: Tensor, y: Tensor) -> float:
-    """A penalty on the gradients."""
+    """Return a penalty on the gradients."""
     learner = copy.deepcopy(model)  # allocated here
     loss = nn.functional.mse_loss(learner(x), y)  # allocated here
     loss.backward(create_graph=True)  # fault: torch.autograd.grad would leave no gradients behind

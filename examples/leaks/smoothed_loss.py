@@ -30,7 +30,7 @@ class Trainer:
         self.smooth_loss = self.beta * self.smooth_loss + (1 - self.beta) * loss  # fault: attached
 
     def training_step(self, batch: tuple[Tensor, Tensor]) -> Tensor:
-        """The loss of one batch."""
+        """Return the loss of one batch."""
         inputs, targets = batch
         return nn.functional.cross_entropy(self.model(inputs), targets)  # allocated here
 

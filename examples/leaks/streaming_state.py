@@ -39,7 +39,7 @@ class Listener(nn.Module):
         self.state: Tensor | None = None
 
     def forward(self, piece: Tensor) -> Tensor:
-        """The anomaly score of each frame of the next piece."""
+        """Return the anomaly score of each frame of the next piece."""
         heard, self.state = self.rnn(piece, self.state)  # fault: allocated here, never detached
         return self.score(heard).squeeze(-1)
 

@@ -30,7 +30,7 @@ class Translator(nn.Module):
 
 
 def translate(model: Translator, sentences: Tensor) -> Iterator[list[int]]:
-    """The words of a translation, one after another."""
+    """Yield the words of a translation, one after another."""
     scores = model.next_word(model.words(sentences))  # allocated here
     for place in range(LONGEST):
         yield scores[:, place % scores.shape[1]].argmax(-1).tolist()

@@ -17,7 +17,7 @@ Batch = tuple[Tensor, Tensor]
 
 
 def batches(n: int) -> Iterator[Batch]:
-    """That many batches, always the same ones."""
+    """Yield that many batches, always the same ones."""
     source = torch.Generator().manual_seed(36)
     for _ in range(n):
         x = torch.randn(40, 500, generator=source)  # allocated here

@@ -30,7 +30,7 @@ class TaskModule(nn.Module):
         return self.head(self.encoder(x))  # allocated here
 
     def training_step(self, batch: list[Tensor], batch_idx: int) -> dict[str, Any]:
-        """The loss, and the scores for the end of the epoch."""
+        """Return the loss, and the scores for the end of the epoch."""
         x, y = batch
         logits = self(x)
         loss = F.cross_entropy(logits, y)  # allocated here
@@ -42,7 +42,7 @@ class TaskModule(nn.Module):
         print(f"loss {mean.item():.4f} over {len(outputs)} batches")
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        """The optimizer."""
+        """Return the optimizer."""
         return torch.optim.AdamW(self.parameters(), lr=self.lr)
 
 

@@ -63,11 +63,11 @@ class Regression(nn.Module):
         )
 
     def training_step(self, batch: Tensor) -> Tensor:
-        """The loss of a batch."""
+        """Return the loss of a batch."""
         return (self.layers(batch) - batch.sum(1, keepdim=True)).pow(2).mean()
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        """The optimizer."""
+        """Return the optimizer."""
         return torch.optim.Adam(self.parameters(), lr=3e-3)
 
 

@@ -13,7 +13,7 @@ def batches(n: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
 
 
 def classifier() -> torch.nn.Module:
-    """A network for these samples."""
+    """Return a network for these samples."""
     return torch.nn.Sequential(torch.nn.Linear(4, 64), torch.nn.ReLU(), torch.nn.Linear(64, 3))
 
 
@@ -22,7 +22,7 @@ def train_step(
     optimizer: torch.optim.Optimizer,
     batch: tuple[torch.Tensor, torch.Tensor],
 ) -> torch.Tensor:
-    """One step of training; the loss, detached."""
+    """Do one training step, and return the loss, detached."""
     samples, labels = batch
     optimizer.zero_grad()
     loss = cross_entropy(model(samples), labels)

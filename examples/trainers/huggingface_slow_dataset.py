@@ -62,7 +62,7 @@ class Classifier(nn.Module):
         )
 
     def forward(self, rows: torch.Tensor, classes: torch.Tensor) -> dict[str, torch.Tensor]:
-        """The loss of one batch."""
+        """Return the loss of one batch."""
         return {"loss": nn.functional.cross_entropy(self.network(rows), classes)}
 
 

@@ -36,7 +36,7 @@ class Classifier(pl.LightningModule):
         self.losses: list[torch.Tensor] = []
 
     def training_step(self, batch: tuple[torch.Tensor], _number: int) -> torch.Tensor:
-        """The loss of one batch."""
+        """Return the loss of one batch."""
         (rows,) = batch
         classes = rows[:, :CLASSES].argmax(1)
         loss = nn.functional.cross_entropy(self.network(rows), classes)

@@ -98,7 +98,7 @@ def ran(
 
 
 def cost_of(report: dict[str, Any], rule: str) -> dict[str, Any]:
-    """The cost of the first finding of a rule; its figures are None if there is no finding.
+    """Return the cost of the first finding of a rule; its figures are None if there is no finding.
 
     Args:
         report: A decoded JSON report.

@@ -70,7 +70,7 @@ class Round:
 
     @property
     def saved_ms(self) -> Sequence[float]:
-        """What the fix saves per step, by each two runs."""
+        """Return the milliseconds per step that the fix saves, by each two runs."""
         return [
             problem - fixed for problem, fixed in zip(self.problem_ms, self.fixed_ms, strict=True)
         ]
@@ -94,19 +94,19 @@ class Pair:
 
     @classmethod
     def of(cls, facts: Mapping[str, Any]) -> "Pair":
-        """A pair of ``measured.json``."""
+        """Return a pair of ``measured.json``."""
         rounds = [Round(**facts_of_round) for facts_of_round in facts["rounds"]]
         return cls(facts["program"], facts["rule"], facts["basis"], rounds)
 
     def each(self, name: str) -> list[float]:
-        """A figure of every round, or of every run of them."""
+        """Return a figure of every round, or of every run of them."""
         figures = [getattr(repetition, name) for repetition in self.rounds]
         return [
             run for figure in figures for run in ([figure] if isinstance(figure, float) else figure)
         ]
 
     def median(self, name: str) -> float:
-        """The median of a figure over the rounds."""
+        """Return the median of a figure over the rounds."""
         return statistics.median(self.each(name))
 
     @property
@@ -116,7 +116,7 @@ class Pair:
 
     @property
     def is_sure(self) -> bool:
-        """Whether the quartiles of what is saved are within a tenth of it."""
+        """Return whether the quartiles of what is saved are within a tenth of it."""
         return all(
             abs(end - self.saved_ms) <= WITHIN * self.saved_ms
             for end in quartiles(self.each("saved_ms"))
@@ -124,7 +124,7 @@ class Pair:
 
     @property
     def ratios(self) -> tuple[float, float] | None:
-        """The ends of predicted / saved, or None if nothing was saved."""
+        """Return the ends of predicted / saved, or None if nothing was saved."""
         if self.saved_ms <= 0:
             return None
         low, high = (self.median(name) for name in ("predicted_ms", "predicted_max_ms"))
@@ -132,14 +132,14 @@ class Pair:
 
     @property
     def share_ratios(self) -> tuple[float, float] | None:
-        """The same of shares: of the recorded step that is predicted, of the step that is saved."""
+        """Return the ends of predicted / saved, both as shares of their step."""
         if self.ratios is None:
             return None
         stretched = self.median("recorded_ms") / self.median("problem_ms")
         return self.ratios[0] / stretched, self.ratios[1] / stretched
 
     def is_within(self, ratios: tuple[float, float] | None) -> bool:
-        """Whether a prediction of such ratios is as near as it should be."""
+        """Return whether a prediction of such ratios is as near as it should be."""
         if ratios is None:
             return False
         low, high = ratios
@@ -147,7 +147,7 @@ class Pair:
 
 
 def quartiles(values: Sequence[float]) -> tuple[float, float]:
-    """The first and third quartile."""
+    """Return the first and third quartile."""
     first, _, third = statistics.quantiles(
         [*values] * 2 if len(values) == 1 else values, n=4, method="inclusive"
     )
@@ -155,7 +155,7 @@ def quartiles(values: Sequence[float]) -> tuple[float, float]:
 
 
 def write_section(measured: Mapping[str, Any]) -> str:
-    """The section.
+    """Write the section.
 
     Args:
         measured: The content of ``measured.json``.
@@ -254,5 +254,5 @@ def _range(ends: Iterable[float]) -> str:
 
 
 def recorded() -> str:
-    """The section on what is recorded."""
+    """Return the section on what is recorded."""
     return write_section(json.loads(MEASURED.read_text(encoding="utf-8")))

@@ -51,7 +51,7 @@ def path(tmp_path: Path) -> str:
 
 @pytest.fixture
 def loads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The files of which more than the report was needed."""
+    """Return the files of which more than the report was needed."""
     stages: list[str] = []
 
     def counted(path: str, **options: object) -> object:
@@ -63,7 +63,7 @@ def loads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def kinds(folder: Path) -> list[str]:
-    """What is cached: a relation by its name; columns and results have none."""
+    """Return what is cached: a relation by its name; columns and results have none."""
     return sorted(path.stem.partition("-")[2] for path in folder.iterdir())
 
 

@@ -74,7 +74,7 @@ def share(answers: Iterable[bool]) -> float:
 
 
 def is_long(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
-    """Whether a function, without its docstring, needs paragraphs."""
+    """Return whether a function, without its docstring, needs paragraphs."""
     return (node.end_lineno or 0) - first_line(node) + 1 >= MIN_LONG_LINES
 
 
@@ -85,12 +85,12 @@ def first_line(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
 
 
 def is_dense(node: ast.FunctionDef | ast.AsyncFunctionDef, lines: list[str]) -> bool:
-    """Whether a function's body has no blank line."""
+    """Return whether a function's body has no blank line."""
     return all(line.strip() for line in lines[first_line(node) - 1 : node.end_lineno])
 
 
 def is_verbless(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
-    """Whether a function that is neither a property nor a context manager has a noun's name.
+    """Return whether a function that is neither a property nor a context manager has a noun's name.
 
     The name of a test is a sentence, and that of a program's entry is its convention.
     """

@@ -51,7 +51,7 @@ def is_overload(node: ast.AST) -> bool:
 def public_definitions(
     module: ast.Module,
 ) -> Iterator[tuple[str, ast.Module | ast.ClassDef | Function]]:
-    """The module, and its public classes, functions and methods, with their names."""
+    """Yield the module, and its public classes, functions and methods, with their names."""
     yield "the module", module
     inside: list[ast.Module | ast.ClassDef] = [module]
     for parent in inside:

@@ -9,7 +9,7 @@ import profkit
 
 
 def modules_after(statement: str) -> set[str]:
-    """The top-level names in ``sys.modules`` of a fresh Python that ran one statement."""
+    """Return the top-level names in ``sys.modules`` of a fresh Python that ran one statement."""
     code = f"{statement}; import sys; print(*{{name.partition('.')[0] for name in sys.modules}})"
     return set(subprocess.check_output([sys.executable, "-c", code], text=True).split())
 

@@ -71,7 +71,7 @@ def opened(browser: Browser) -> Iterator[Opener]:
 
 @pytest.fixture(scope="session")
 def axe() -> str:
-    """The script of axe-core, a checker of accessibility."""
+    """Return the script of axe-core, a checker of accessibility."""
     axe_paths = sorted(ROOT.glob("build/axe-*/package/axe.min.js"))
     if not axe_paths:
         pytest.skip("axe-core is not installed: `make install` fetches it with npm")
@@ -80,7 +80,7 @@ def axe() -> str:
 
 @pytest.fixture(scope="session")
 def web_components() -> bytes:
-    """The script that torch-tb-profiler loads from the internet."""
+    """Return the script that torch-tb-profiler loads from the internet."""
     polyfill = ROOT / "build" / "webcomponents" / "package" / "webcomponents.min.js"
     if not polyfill.exists():
         pytest.skip("webcomponents.js is not installed: `make install` fetches it with npm")

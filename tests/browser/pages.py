@@ -86,7 +86,7 @@ class Fingers:
 
 
 def violations(page: Page, axe: str, *, frames: bool = True) -> list[str]:
-    """The serious violations that axe finds: the rule, and the first elements.
+    """Return the serious violations that axe finds: the rule, and the first elements.
 
     Args:
         page: The page.

@@ -24,7 +24,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def recorded(folder: Path) -> Path:
-    """The page of a recorded trace, with timeline and flame graphs."""
+    """Return the page of a recorded trace, with timeline and flame graphs."""
     (trace,) = (ROOT / "traces" / "starved_loader").glob("*.pt.trace.json.gz")
     studied = study(trace)
     path = folder / "recorded.html"
@@ -34,7 +34,7 @@ def recorded(folder: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def crowded(folder: Path) -> Path:
-    """The page of a report with ten thousand findings."""
+    """Return the page of a report with ten thousand findings."""
     path = folder / "crowded.html"
     path.write_bytes(render(reports.many_findings(), "html"))
     return path
@@ -441,7 +441,7 @@ def test_a_narrow_window_does_not_scroll_sideways(opened: Opener, recorded: Path
 
 @pytest.fixture(scope="module")
 def joined(folder: Path) -> Path:
-    """The page of two reports."""
+    """Return the page of two reports."""
     products = [
         render(report, "html")
         for report in (reports.build_gpu_report(), reports.build_cpu_report())
@@ -487,7 +487,7 @@ def test_it_works_in_a_sandboxed_frame(opened: Opener, folder: Path) -> None:
 
 
 def predicted(folder: Path, name: str, lines: tuple[int, ...]) -> tuple[Path, Path]:
-    """A trace with a finding at each of some lines, and its page."""
+    """Return a trace with a finding at each of some lines, and its page."""
     trace = reading(lines).write(folder / f"{name}.pt.trace.json")
     studied = study(trace)
     assert len(studied.report.findings) == len(lines)

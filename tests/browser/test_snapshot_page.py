@@ -30,7 +30,7 @@ def written(snapshot: Path) -> Path:
 
 
 def selected(page: Page) -> tuple[int, int, str]:
-    """The first and last time in microseconds, and the size, that the page says are selected."""
+    """Return the selected range in microseconds and its size, as the page says."""
     expect(page.locator(SPAN)).to_contain_text("Selected: ")
     text = page.locator(SPAN).inner_text()
     match = re.search(r"from ([\d.]+) (\S+) to ([\d.]+) (\S+)\. Their.* up to (.*?):", text)

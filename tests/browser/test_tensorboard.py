@@ -72,7 +72,7 @@ def server(logdir: Path, browser: Browser) -> Iterator[TensorBoard]:
 
 
 def tab(opened: Opener, server: TensorBoard, run: str, **settings: object) -> Page:
-    """The tab alone, with a recording of a run selected and analyzed."""
+    """Return the tab alone, with a recording of a run selected and analyzed."""
     page = opened(server.address + TAB, allowed=(server.address,), **settings)
     page.set_default_timeout(READY_MS)
     section = page.locator("#list section").filter(
@@ -87,7 +87,7 @@ def tab(opened: Opener, server: TensorBoard, run: str, **settings: object) -> Pa
 
 
 def report_of(page: Page) -> FrameLocator:
-    """The report in the tab's frame."""
+    """Return the report in the tab's frame."""
     return page.frame_locator("iframe.report")
 
 
@@ -267,7 +267,7 @@ def test_the_tab_has_tensorboards_theme_and_makes_no_other_request(
 
 
 def open_existing_trace_view(page: Page, server: TensorBoard) -> Frame:
-    """The trace view of torch-tb-profiler with a trace, in a frame as on its own page."""
+    """Return the trace view of torch-tb-profiler with a trace, in a frame as on its own page."""
     server.loaded("gpu")
     (worker,) = server.ask("workers", run="gpu", view="Overview")
     (span,) = server.ask("spans", run="gpu", worker=worker)

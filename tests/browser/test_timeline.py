@@ -60,7 +60,7 @@ def small(folder: Path, studied: AnalysisResult) -> Path:
 
 
 def drawn(opened: Opener, small: Path, **settings: object) -> Page:
-    """The page with its timeline drawn, without animations."""
+    """Return the page with its timeline drawn, without animations."""
     page: Page = opened(small, reduced_motion="reduce", **settings)
     expect(page.locator("#timeline-view")).to_have_attribute("data-resolution", "0")
     # The layout above the timeline is final.
@@ -76,7 +76,7 @@ def page(opened: Opener, small: Path) -> Page:
 
 
 def visible_range(page: Page) -> tuple[float, float]:
-    """The time range that the timeline shows, in nanoseconds."""
+    """Return the time range that the timeline shows, in nanoseconds."""
     page.evaluate("new Promise((done) => requestAnimationFrame(() => setTimeout(done)))")
     view = page.locator("#timeline-view")
     begin, end = view.get_attribute("data-from"), view.get_attribute("data-to")
@@ -358,7 +358,7 @@ def test_the_keys_of_large_timelines_and_their_list(page: Page) -> None:
 
 
 def union_ns(pairs: list[tuple[int, int]]) -> int:
-    """The length of the union of intervals, counted moment by moment."""
+    """Return the length of the union of intervals, counted moment by moment."""
     return sum(1 for _ in {at for begin, end in pairs for at in range(begin, end, 100)}) * 100
 
 
@@ -442,7 +442,7 @@ def test_lanes_expand_and_collapse(page: Page) -> None:
 
 
 def pixels(page: Page, canvas: str) -> Any:  # noqa: ANN401  (of the script)
-    """The number of different colours of a canvas."""
+    """Return the number of different colours of a canvas."""
     return page.locator(canvas).evaluate(
         """(canvas) => {
             const {data} = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height);
@@ -508,7 +508,7 @@ def test_a_flame_graph_folds_libraries_orders_by_time_and_shows_callers(page: Pa
     names: list[str] = []
 
     def below(*keys: str) -> list[str]:
-        """The names of the boxes that some keys select one after the other."""
+        """Return the names of the boxes that some keys select one after the other."""
         view.press("Home")
         names.clear()
         for key in keys:
@@ -607,7 +607,7 @@ def repeat_events(events: EventTable, n: int, rng: np.random.Generator) -> Event
 
 @pytest.fixture(scope="module")
 def large(folder: Path) -> Path:
-    """The page of a million events of different lengths."""
+    """Return the page of a million events of different lengths."""
     (source,) = (ROOT / "traces" / "starved_loader").glob("*.gz")
     result = study(source)
     trace = result.recording.context.trace

@@ -21,7 +21,7 @@ MS = 1_000_000
 
 
 def timed(*times_ms: float, device: str = "NVIDIA H100") -> Report:
-    """A report with steps of some lengths."""
+    """Return a report with steps of some lengths."""
     steps = tuple(
         StepSummary(f"step {n}", 0, round(ms * MS), 5 * MS, 5 * MS, 0, 0, n_kernels=40, n_syncs=1)
         for n, ms in enumerate(times_ms)
@@ -237,7 +237,7 @@ def test_few_steps_vary_by_more_than_their_median_deviation() -> None:
 
 
 def starved(report: Report, *, delayed_share: float, threads: float = 1.0) -> Report:
-    """A recording whose thread had no core for a part of the time."""
+    """Return a recording whose thread had no core for a part of the time."""
     ran = 1 - delayed_share
     cpu = CpuTime(1000, round(1000 * ran), round(1000 * ran * threads), round(1000 * delayed_share))
     return replace(report, source=replace(report.source, cpu=cpu))

@@ -38,7 +38,7 @@ def build_report(
     torch: str = "2.13.0",
     path: str = "",
 ) -> Report:
-    """A report on a recording at a commit, on some day."""
+    """Build a report on a recording at a commit, on some day."""
     steps = tuple(
         StepSummary(f"step {n}", 0, round(ms * MS), 5 * MS, 5 * MS, 0, 0, n_kernels=40, n_syncs=1)
         for n, ms in enumerate(times_ms)

@@ -70,7 +70,7 @@ class Faults:
         self._is_inside = False
 
     def hear(self, event: str, args: tuple[Any, ...]) -> None:
-        """The audit hook: what it raises, the call raises."""
+        """Raise a planned fault from the audit hook, and so from the call."""
         if event == "exec" and getattr(args[0], "co_filename", "").endswith(BEGINS):
             self._has_begun = True
         elif event.startswith(EVENTS):
@@ -114,7 +114,7 @@ OPEN: Final = io.open
 
 
 def _caller() -> str:
-    """The line of profkit that makes a call; empty where it is the program's or torch's."""
+    """Return the line of profkit that makes a call; empty where it is the program's or torch's."""
     frame: FrameType | None = sys._getframe(2)
     how = ""
     while frame is not None:

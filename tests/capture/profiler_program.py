@@ -68,7 +68,7 @@ def profile() -> Any:
 
 @contextlib.contextmanager
 def block() -> Iterator[Any]:
-    """The block of profkit's that the program asks for; of nothing under ``profkit run``."""
+    """Open the block of profkit that the program asks for; none under ``profkit run``."""
     if HOW["api"] != "trace":
         yield None
         return

@@ -94,7 +94,7 @@ def names_in(trace: dict[str, Any]) -> list[str]:
 
 @pytest.fixture
 def soon_full(monkeypatch: pytest.MonkeyPatch) -> Prelude:
-    """A prelude that has enough events at once."""
+    """Return a prelude that has enough events at once."""
     monkeypatch.setattr(prelude, "MIN_CPU_S", 0.0)
     monkeypatch.setattr(prelude, "MAX_EVENTS", -1)
     return Prelude("whole", Options(quiet=True, stacks=False, memory=False))

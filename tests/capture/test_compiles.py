@@ -20,7 +20,7 @@ def dynamo(monkeypatch: pytest.MonkeyPatch, **attributes: object) -> None:
 
 
 def build_metric(**changes: object) -> SimpleNamespace:
-    """The record of one compilation in torch 2.13."""
+    """Build the record of one compilation in torch 2.13."""
     defaults: dict[str, object] = {
         "compile_id": "1/2",
         "co_filename": NET,
@@ -177,6 +177,7 @@ def test_an_unreadable_record_is_skipped_alone(
         build_metric(),
     ]
     breaks = [Hostile(), SimpleNamespace(reason=3, user_stack=None)]
+
     dynamo(
         monkeypatch,
         get_compilation_metrics=lambda: odd,
@@ -187,6 +188,7 @@ def test_an_unreadable_record_is_skipped_alone(
     assert record is not None
     assert len(record.compiled) == 1
     assert not compiling.has_compiled()
+
     dynamo(monkeypatch, get_compilation_metrics=Hostile().__class__, graph_break_reasons=breaks)
     assert compiles.read() is None
 

@@ -16,7 +16,7 @@ Opened = Callable[[str | None], dict[str, Any]]
 
 
 def work() -> torch.Tensor:
-    """A few operators."""
+    """Return a few operators."""
     return (torch.ones(4, 4) @ torch.ones(4, 4)).sum()
 
 

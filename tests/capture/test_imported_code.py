@@ -19,7 +19,7 @@ EXTERNAL: Any = importlib.import_module("importlib._bootstrap_external")
 
 @pytest.fixture
 def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A module's file, on the path."""
+    """Yield a module's file, on the path."""
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(sys, "dont_write_bytecode", False)
     yield tmp_path / "imported_once.py"
@@ -27,7 +27,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def imported() -> str:
-    """The traceback of an import that fails."""
+    """Return the traceback of an import that fails."""
     with pytest.raises(SyntaxError) as error:
         __import__("imported_once")  # as the statement does
     return "".join(traceback.format_exception(error.value))

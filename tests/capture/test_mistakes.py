@@ -206,7 +206,7 @@ def test_a_bare_decorator_takes_functions_and_methods_of_all_kinds(
 
 
 def stepped(n: int, tmp_path: Path, **schedule: int) -> None:
-    """A block in which some steps end."""
+    """End some steps in a block."""
     with api.trace("loop", dir=tmp_path, **schedule) as t:
         for _ in range(n):
             torch.zeros(3)

@@ -18,7 +18,7 @@ from profkit.capture.process.objects import (
 
 
 class Hostile(type):
-    """Its classes may not be compared, hashed or asked for their subclasses."""
+    """A metaclass whose classes may not be compared, hashed or asked for subclasses."""
 
     def __eq__(cls, other: object) -> bool:
         raise RuntimeError

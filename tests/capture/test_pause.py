@@ -22,7 +22,7 @@ EPOCHS = {
 
 
 def recorded_steps(trace: dict[str, Any]) -> list[int]:
-    """The numbers of the complete steps in a trace."""
+    """Return the numbers of the complete steps in a trace."""
     begun = [
         event["name"]
         for event in trace["traceEvents"]

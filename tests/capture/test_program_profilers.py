@@ -77,7 +77,7 @@ Bare = Callable[[Case], str]
 
 @pytest.fixture(scope="module")
 def bare(tmp_path_factory: pytest.TempPathFactory) -> Bare:
-    """The output of a case without profkit, which cases that differ in its use alone share."""
+    """Return a case's output without profkit, which cases that differ only in its use share."""
 
     @functools.cache
     def output(case: Case) -> str:

@@ -175,7 +175,7 @@ def find_next_states(job: Job) -> Iterator[Job]:
 
 
 def act(job: Job, number: int, *, is_late: bool) -> Job:
-    """A job after a rank has acted on what it has read, as ``job_end.end_rank`` does."""
+    """Return a job after a rank has acted on what it has read, as ``job_end.end_rank`` does."""
     rank = job.ranks[number]
     assert rank.view is not None
     states, is_reported = rank.view

@@ -59,7 +59,7 @@ def write(folder: Path, rank: int, **changes: object) -> None:
 
 @pytest.fixture(scope="module")
 def gone() -> int:
-    """The number of a process that has ended."""
+    """Return the number of a process that has ended."""
     code = "import os; print(os.getpid())"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
     return int(run.stdout)
@@ -147,7 +147,7 @@ def test_when_rank_0_has_died_the_others_report(
 
 
 def test_a_rank_that_has_ended_well_does_not_wait_for_rank_0(tmp_path: Path) -> None:
-    """Its connections are closed, as without profkit: rank 0 may wait for that."""
+    """Closing a rank's connections must not wait for rank 0, which may wait for that."""
     rank0, rank1 = ranks_of_job(tmp_path, 2)
     began_s = time.monotonic()
     assert job_end.end_rank(rank1, []) == []

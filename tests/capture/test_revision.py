@@ -18,7 +18,7 @@ def git(folder: Path, *arguments: str) -> str:
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
-    """A repository with one commit."""
+    """Return a repository with one commit."""
     folder = tmp_path / "project"
     folder.mkdir()
     git(folder, "init", "-q")

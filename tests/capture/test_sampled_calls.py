@@ -44,7 +44,7 @@ def program(tmp_path: Path) -> str:
 
 
 def find_instruction(program: str, function: str, text: str) -> int:
-    """The place in the bytecode of the call whose source ends with a text."""
+    """Find the place in the bytecode of the call whose source ends with a text."""
     code = compile(SOURCE, program, "exec")
     every: list[Any] = [code]
     for nested_code in every:

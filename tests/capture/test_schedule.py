@@ -13,7 +13,7 @@ LETTERS = {Phase.OFF: ".", Phase.LINES: "L", Phase.READY: "r", Phase.RECORD: "#"
 
 
 def phases(schedule: Schedule, n: int, *, lines: bool = True) -> str:
-    """The first steps of a schedule, one letter each."""
+    """Return the first steps of a schedule, one letter each."""
     return "".join(LETTERS[schedule.find_phase(step, lines=lines)[1]] for step in range(n))
 
 

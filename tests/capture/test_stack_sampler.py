@@ -62,7 +62,7 @@ def turns_are_short() -> bool:
 
 
 def comes_true(condition: Callable[[], bool], meanwhile: Callable[[], object]) -> bool:
-    """Whether it does within twenty seconds: the sampler's thread may have to wait for a core."""
+    """Return whether it does within twenty seconds, as the sampler may wait for a core."""
     deadline_s = time.monotonic() + 20
     while not condition():
         if time.monotonic() > deadline_s:

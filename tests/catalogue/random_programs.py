@@ -60,7 +60,7 @@ briefly = settings(
 
 
 def played(program: list[list[int]], *, steps: bool, stacks: bool = True) -> TraceBuilder:
-    """What is recorded of a program.
+    """Build the recording of a program.
 
     Args:
         program: The numbers of its actions, in stretches, each below a line and in a module.

@@ -101,7 +101,7 @@ def test_any_leak_is_reported_by_its_rule_and_can_be_rendered(
 
 
 def build_all_leaks() -> LiveBuilder:
-    """A program with every cause of leaks."""
+    """Build a program with every cause of leaks."""
     builder = LiveBuilder()
     line = (Frame("train.py", 31, "main"),)
     mine = ("__main__", ".kept", "[3]")

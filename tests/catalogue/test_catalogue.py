@@ -248,13 +248,13 @@ def test_rule_has_a_program_with_its_problem_or_says_why_not(rule: Rule) -> None
 
 @functools.cache
 def parsed_tests() -> list[tuple[str, ast.Module]]:
-    """The texts of the rules' tests, and what they parse to."""
+    """Return the texts of the rules' tests, and what they parse to."""
     texts = [path.read_text(encoding="utf-8") for path in TESTS.glob("test_*.py")]
     return [(text, ast.parse(text)) for text in texts]
 
 
 def is_nothing(test: ast.expr) -> bool:
-    """Whether an assertion is that nothing was found: ``… == ()``."""
+    """Return whether an assertion is that nothing was found: ``… == ()``."""
     if not isinstance(test, ast.Compare) or not isinstance(test.ops[0], ast.Eq):
         return False
     last = test.comparators[-1]
@@ -305,7 +305,7 @@ def test_catalogue_holds_only_rules() -> None:
 
 
 def build_slow_program() -> TraceBuilder:
-    """A program with most problems at once."""
+    """Build a program with most problems at once."""
     device = {"id": 0, "name": "NVIDIA H200", "computeMajor": 9, "computeMinor": 0}
     head = {"ERROR": ["a message"], "deviceProperties": [device]}
     cpu = CpuTime(window_ns=1, thread_ns=1, process_ns=1, delayed_ns=0)
@@ -370,7 +370,7 @@ def test_all_problems_of_one_program_are_found(tmp_path: Path) -> None:
 
 
 def is_of_other_data(need: Need) -> bool:
-    """Whether a need is of data that a trace of one rank, without stacks, does not have."""
+    """Return whether a need is of data that a trace of one rank, without stacks, does not have."""
     is_of_stacks = need is unused_gradients.GRADIENTS
     return (
         is_of_stacks
@@ -395,7 +395,7 @@ def test_findings_have_places_and_spans_and_costs_within_the_window(tmp_path: Pa
 
 
 def fixed_program() -> TraceBuilder:
-    """The same program with loader workers, pinned copies, no syncs, and CUDA graphs."""
+    """Build the slow program with loader workers, pinned copies, no syncs, and CUDA graphs."""
     b = TraceBuilder(stacks=True, memory=True)
     for _ in range(5):
         with b.step(), b.frame("train.py", 10, "train_step"):

@@ -21,7 +21,7 @@ VALUES = torch.arange(6.0)
 
 
 def recorded(step: Callable[[], object], path: Path) -> Path:
-    """A trace of some steps by PyTorch's own profiler, with stacks and memory."""
+    """Return a trace of some steps by PyTorch's own profiler, with stacks and memory."""
     step()
     with profile(
         activities=[ProfilerActivity.CPU],

@@ -102,7 +102,7 @@ def _find_bad_end(program: Program, bare: Ended, watched: Ended, deadly: Sent) -
 
 
 def is_beginning(out: str, bare_out: str, ending: Ending) -> bool:
-    """Whether output is the beginning of the bare one, and then what the signal has it print."""
+    """Return whether output begins like the bare run's, and ends with what the signal prints."""
     if ending.output and ending.code not in (-signal.SIGTERM, -signal.SIGINT):
         return out.endswith(ending.output) and bare_out.startswith(out.removesuffix(ending.output))
     return bare_out.startswith(out)
@@ -123,7 +123,7 @@ def _find_bad_report(
 
 
 def has_whole_step(report: Mapping[str, Any]) -> bool:
-    """Whether a report has a complete step; that of a job one of each rank."""
+    """Return whether a report has a complete step, or a job's report one of each rank."""
     if ranks := report.get("ranks"):
         return all(rank["step_names"] for rank in ranks)
     return bool(report["summary"]["steps"])

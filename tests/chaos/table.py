@@ -50,7 +50,7 @@ class Program:
 
     @property
     def has_whole_step(self) -> bool:
-        """Whether its report must have a complete step."""
+        """Return whether its report must have a complete step."""
         return self.leaves_report and self.n_steps is not None and self.n_steps >= MIN_STEPS
 
 

@@ -253,7 +253,7 @@ def test_children_that_are_left_are_killed(tmp_path: Path) -> None:
 
 
 def has_ended(pid: int) -> bool:
-    """Whether a process ends within some seconds."""
+    """Return whether a process ends within some seconds."""
     file = Path(f"/proc/{pid}/stat")
     for _ in range(500):
         with contextlib.suppress(OSError):

@@ -30,7 +30,7 @@ class TerminalResult:
 
     @property
     def screen(self) -> list[str]:
-        """The lines on the screen at the end."""
+        """Return the lines on the screen at the end."""
         return draw_screen(self.terminal)
 
 
@@ -85,7 +85,7 @@ def run_on_terminal(
 
 
 def draw_screen(written: str) -> list[str]:
-    """The lines that a terminal shows, without trailing blanks.
+    """Draw the lines that a terminal shows, without trailing blanks.
 
     Args:
         written: Text with the escapes that a progress bar uses; others change no text.

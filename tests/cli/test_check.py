@@ -14,7 +14,7 @@ BUDGETS = 'kernels = 2\nsyncs = 0\npeak = "+10%"\n'
 
 
 def training(folder: Path, *, n_kernels: int = 2, reads: bool = False, n_bytes: int = 1000) -> str:
-    """A folder with the trace of four steps."""
+    """Return a folder with the trace of four steps."""
     folder.mkdir()
     b = TraceBuilder(stacks=True)
     for _ in range(4):
@@ -31,7 +31,7 @@ def training(folder: Path, *, n_kernels: int = 2, reads: bool = False, n_bytes: 
 
 @pytest.fixture(autouse=True)
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A project with budgets, as the working directory."""
+    """Return a project with budgets, as the working directory."""
     (tmp_path / "pyproject.toml").write_text(f"[tool.profkit.budgets]\n{BUDGETS}")
     monkeypatch.chdir(tmp_path)
     return tmp_path

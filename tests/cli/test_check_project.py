@@ -96,7 +96,7 @@ def record(place: tuple[str, str]) -> str:
 
 
 def imported(file: Path) -> ModuleType:
-    """A program as a module of its own; torch.compile knows no other of this name."""
+    """Return a program as a module of its own; torch.compile knows no other of this name."""
     spec = importlib.util.spec_from_file_location(f"train_{uuid.uuid4().hex}", file)
     assert spec is not None
     assert spec.loader is not None
@@ -106,7 +106,7 @@ def imported(file: Path) -> ModuleType:
 
 
 def faulty(name: str) -> tuple[str, int]:
-    """The program with a planted problem, and the line of that."""
+    """Return the program with a planted problem, and the problem's line."""
     before, planted, *_ = PLANTED[name]
     text = TRAINING.replace(before, before + planted)
     if name == "graph break":  # the last: in compiled programs what grows has no line

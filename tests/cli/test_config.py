@@ -17,7 +17,7 @@ HIGH_THRESHOLD = "[tool.profkit.thresholds.starved-by-loader]\nmin_step_share = 
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The working directory, in a folder of its own, with a trace that has two findings."""
+    """Return the working directory, in a folder of its own, with a trace that has two findings."""
     folder = tmp_path / "project" / "src"
     folder.mkdir(parents=True)
     monkeypatch.chdir(folder)

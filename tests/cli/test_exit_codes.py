@@ -135,7 +135,7 @@ FAST = (
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The files of all cases."""
+    """Return the files of all cases."""
     folder = tmp_path_factory.mktemp("programs")
     for name, source in (SCRIPTS | TORCH_SCRIPTS).items():
         (folder / f"{name}.py").write_text(source)
@@ -153,7 +153,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def ended(folder: Path, *command: str) -> tuple[int, str, list[str]]:
-    """The exit code, the output, and the lines on stderr without the frames that start it."""
+    """Return exit code, output, and the lines on stderr without the starting frames."""
     process = start(folder, *command)
     errors = [line for line in process.err.splitlines() if "<frozen runpy>" not in line]
     return process.code, process.out, errors
@@ -184,7 +184,7 @@ needs_full_device = pytest.mark.skipif(
 
 
 def code_of(folder: Path, shell: str) -> tuple[int, str]:
-    """The exit code of a line of shell, with ``$python`` and ``$profkit``, and what it printed."""
+    """Return exit code and output of a line of shell with ``$python`` and ``$profkit``."""
     python = shlex.quote(sys.executable)
     names = f"python={python}; profkit='{python} -m profkit'"
     env = {**os.environ, "PYTHONPATH": str(Path(profkit.__file__).parents[1])}

@@ -102,7 +102,7 @@ def test_unknown_tables_and_formats_without_tables_are_refused(
 
 @pytest.fixture
 def ranks(trace: Path, tmp_path: Path) -> str:
-    """An archive of two recordings whose names differ by their folder alone."""
+    """Return an archive of two recordings whose names differ by their folder alone."""
     packed = tmp_path / "ranks.tar"
     with tarfile.open(packed, "w") as archive:
         for rank in ("a", "b"):

@@ -183,7 +183,7 @@ def test_trigger_says_that_the_program_has_ended(
 
 @pytest.fixture(scope="module")
 def job(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A job of two ranks that trains and then hangs; yields its folder."""
+    """Yield the folder of a job of two ranks that trains and then hangs."""
     folder = tmp_path_factory.mktemp("job")
     (folder / "train.py").write_text(PROGRAM)
     environment = {

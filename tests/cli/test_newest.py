@@ -34,7 +34,7 @@ def profkit(folder: Path, *arguments: str, **environment: str) -> Ended:
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    """A folder with three runs of one program, and an earlier one of another."""
+    """Return a folder with three runs of one program, and an earlier one of another."""
     folder = tmp_path / "my project"
     write(folder / "traces" / "eval", 0)
     for after_s, waits_us in ((10, 9_000), (20, 5_000), (30, 1_000)):

@@ -85,7 +85,7 @@ print(os.wait()[1])
 
 
 def find_modules(*command: str) -> tuple[list[str], set[str]]:
-    """The modules of profkit that a command imports, and all that it imports."""
+    """Find the modules of profkit that a command imports, and all that it imports."""
     ended = subprocess.run(
         [sys.executable, "-c", COUNTED, *command], capture_output=True, text=True, check=True
     )

@@ -13,7 +13,7 @@ from tests.testing.test_live_builder import leaking
 
 @pytest.fixture(autouse=True)
 def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
-    """A machine with a cache of its own and no screen; what a browser was asked to open."""
+    """Return a machine with a cache of its own and no screen; what a browser was asked to open."""
     for name in ("BROWSER", "DISPLAY", "WAYLAND_DISPLAY", "SSH_CONNECTION", "SSH_TTY"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
@@ -30,7 +30,7 @@ def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
 
 @pytest.fixture
 def trace(tmp_path: Path) -> str:
-    """A step on a GPU."""
+    """Return a step on a GPU."""
     b = TraceBuilder()
     with b.step():
         b.launch("aten::mm", kernel="gemm", host_ns=10_000, device_ns=50_000)

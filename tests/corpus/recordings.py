@@ -27,18 +27,18 @@ def trace_path(name: str) -> Path:
 
 @functools.cache
 def report_on(path: Path) -> Report:
-    """The report of all rules on a recording."""
+    """Return the report of all rules on a recording."""
     return analyze(path, strict=True)
 
 
 def raw_events(name: str) -> list[dict[str, Any]]:
-    """The events of a trace as they are in its JSON."""
+    """Return the events of a trace as they are in its JSON."""
     content = json.loads(igzip.decompress(trace_path(name).read_bytes()), strict=False)
     return content if isinstance(content, list) else content["traceEvents"]
 
 
 def expected_figures(kind: str) -> list[dict[str, Any]]:
-    """What a slow, independent program worked out for each ``trace`` or ``snapshot``."""
+    """Return the figures of a slow, independent program for each ``trace`` or ``snapshot``."""
     listed = CORPUS / "expected.jsonl"
     lines = listed.read_text().splitlines() if listed.is_file() else []
     return [entry for line in lines if (entry := json.loads(line))["kind"] == kind]

@@ -95,7 +95,7 @@ class Moments:
         return list(zip([before, *ends[:-1]], ends, strict=True))
 
     def _holds(self, event: dict[str, Any]) -> bool:
-        """Whether the host waits in a call for a device."""
+        """Return whether the host waits in a call for a device."""
         if event["cat"] not in ("cuda_runtime", "cuda_driver"):
             return False
         if event["name"] in ("cudaMemcpyAsync", "hipMemcpyAsync"):

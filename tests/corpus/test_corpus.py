@@ -11,15 +11,14 @@ from profkit.model.report import Report
 from tests.corpus.recordings import CORPUS, TRACES, expected_figures, needs_corpus, report_on
 
 WITHOUT_ADDRESSES = ("v100-resnet50-loader-0-workers", "v100-resnet50-loader-4-workers")
-"""Their allocations have no addresses: which of them a free belongs to cannot be known."""
+"""Allocations without addresses: which of them a free belongs to cannot be known."""
 WITHOUT_CATEGORIES = ("legacy-autograd-array",)
+"""Operators without a category: profkit knows them by their process, the reference does not."""
 CUT_OFF = ("cpu-vae-one-step",)
-"""Its only step is the remnant after the loop, in which nothing runs."""
-"""Its operators have no category; we know them by their process, the reference does not."""
+"""The only step is the remnant after the loop, in which nothing runs."""
 OTHER_PRODUCERS = ("bracketed-copies",)
-"""Its events have no category; we know them by their names and arguments, the reference does not.
-What is true of it is in ``test_judged.py``."""
-
+"""Events without a category: profkit knows them by names and arguments, the reference does not.
+``test_judged.py`` tests what is true of them."""
 MTIA = ("mtia-inference",)
 """The reference does not know that MTIA's own events are work of a device."""
 

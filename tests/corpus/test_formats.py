@@ -26,7 +26,7 @@ _kept: dict[Path, AnalysisResult] = {}
 
 
 def studied(path: Path) -> AnalysisResult:
-    """The study of a file; the last one is kept, since its tests follow each other."""
+    """Return the study of a file; the last one is kept, since its tests follow each other."""
     if path not in _kept:
         _kept.clear()
         _kept[path] = study(path, AnalysisOptions(strict=True))

@@ -104,7 +104,7 @@ def test_the_error_of_their_mean_is_reported(both: Both) -> None:
 
 
 def is_occupancy(args: dict[str, Any], device: dict[str, Any]) -> bool:
-    """Whether what is written for a kernel is an occupancy."""
+    """Return whether a kernel's written figure is an occupancy."""
     if OCCUPANCY not in args:
         return False
     if args[OCCUPANCY] or args["shared memory"] <= MOST_SHARED_BYTES:
@@ -115,8 +115,8 @@ def is_occupancy(args: dict[str, Any], device: dict[str, Any]) -> bool:
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:The copy keyword")
-def test_their_tensor_core_kernels_and_newer_names_count(both: Both) -> None:
-    """Their list ends with Ampere: it has no name of Hopper, Blackwell, AMD or attention."""
+def test_tensor_core_kernels_of_the_reference_and_newer_names_count(both: Both) -> None:
+    """Without Hopper, Blackwell, AMD and attention, the reference's list ends with Ampere."""
     newer = (
         "nvjet_",
         "fmhaSm",

@@ -18,7 +18,7 @@ def cast(
     asked: str = "aten::to",
     device: int = 0,
 ) -> None:
-    """A conversion as it is nested: ``aten::to`` > ``aten::_to_copy`` > ``aten::copy_``."""
+    """Add a nested conversion: ``aten::to`` > ``aten::_to_copy`` > ``aten::copy_``."""
     with (
         b.op(asked, sequence=sequence),
         b.op("aten::_to_copy", sequence=sequence),
@@ -71,7 +71,7 @@ def network(
 
 @contextmanager
 def backward(b: TraceBuilder, node: str, sequence: int) -> Iterator[None]:
-    """A node of autograd's, on its own thread."""
+    """Add a node of autograd, on the thread of autograd."""
     name = f"autograd::engine::evaluate_function: {node}"
     with (
         b.thread(2000),
@@ -85,7 +85,7 @@ def backward(b: TraceBuilder, node: str, sequence: int) -> Iterator[None]:
 
 
 def trained(b: TraceBuilder, n: int, asked: str | None = None) -> None:
-    """A step of training: layers, and the gradients of their casts."""
+    """Add a training step: layers, and the gradients of their casts."""
     first = 10
     with b.frame("net.py", 8, "forward"):
         for number in range(first, first + 2 * n, 2):

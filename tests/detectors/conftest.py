@@ -20,7 +20,7 @@ Watched = Callable[..., LiveBuilder]
 
 @pytest.fixture
 def analyzed(tmp_path: Path) -> Analyzed:
-    """The report of one rule over what was built; thresholds by keyword."""
+    """Return the report of one rule over what was built; thresholds by keyword."""
 
     def run(b: TraceBuilder | LiveBuilder, rule: str, **thresholds: float) -> Report:
         path = b.write(tmp_path / "built.json")
@@ -32,7 +32,7 @@ def analyzed(tmp_path: Path) -> Analyzed:
 
 @pytest.fixture
 def found(analyzed: Analyzed) -> Found:
-    """The findings of one rule over what was built."""
+    """Return the findings of one rule over what was built."""
 
     def run(b: TraceBuilder | LiveBuilder, rule: str, **thresholds: float) -> tuple[Finding, ...]:
         report = analyzed(b, rule, **thresholds)
@@ -44,7 +44,7 @@ def found(analyzed: Analyzed) -> Found:
 
 @pytest.fixture
 def found_in_job(tmp_path: Path) -> Found:
-    """The findings of one rule over the ranks of a built job; thresholds by keyword."""
+    """Return the findings of one rule over the ranks of a built job; thresholds by keyword."""
 
     def run(job: JobBuilder, rule: str, **thresholds: float) -> tuple[Finding, ...]:
         changed = {rule: thresholds} if thresholds else None
@@ -58,7 +58,7 @@ def found_in_job(tmp_path: Path) -> Found:
 
 @pytest.fixture
 def device_alone() -> TraceBuilder:
-    """A recording that holds device work and nothing of the host."""
+    """Build a recording that holds device work and nothing of the host."""
     b = TraceBuilder()
     b.kernel("gemm", 10_000)
     return b
@@ -66,7 +66,7 @@ def device_alone() -> TraceBuilder:
 
 @pytest.fixture
 def host_alone() -> TraceBuilder:
-    """A recording of two steps on a CPU."""
+    """Build a recording of two steps on a CPU."""
     b = TraceBuilder(device_names=())
     for _ in range(2):
         with b.step():
@@ -76,7 +76,7 @@ def host_alone() -> TraceBuilder:
 
 @pytest.fixture
 def watched() -> Watched:
-    """A program of 200 steps in which one thing grows; by keyword, how it differs."""
+    """Return a program of 200 steps in which one thing grows; by keyword, how it differs."""
 
     def run(*, n_evaluated_steps: int = 200, **changes: object) -> LiveBuilder:
         plain: dict[str, object] = {

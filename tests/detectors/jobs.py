@@ -42,7 +42,7 @@ class JobBuilder:
 
     @contextmanager
     def step(self) -> Iterator[None]:
-        """A step on all ranks, which ends when their devices are done."""
+        """Add a step on all ranks, which ends when their devices are done."""
         with ExitStack() as stack:
             for b in self.ranks:
                 stack.enter_context(b.step())
@@ -51,7 +51,7 @@ class JobBuilder:
                 b.synchronize()
 
     def compute(self, times_ns: Sequence[int] | int, name: str = "gemm") -> None:
-        """A kernel on each rank.
+        """Add a kernel on each rank.
 
         Args:
             times_ns: Its time by rank, or that on all.
@@ -72,7 +72,7 @@ class JobBuilder:
         awaited: bool = True,
         changed: dict[int, dict[str, object]] | None = None,
     ) -> None:
-        """A collective after all that was launched before.
+        """Add a collective after all earlier launches.
 
         Args:
             ranks: Those of its group; by default all.
@@ -117,7 +117,7 @@ class JobBuilder:
                 b.wait_for_event(end, stream=COMPUTE)
 
     def send(self, source: int, target: int, transfer_ns: int, *, group: str = "pp") -> None:
-        """A send after all that its rank launched before, which its kernels do not wait for."""
+        """Add a send after its rank's earlier launches; kernels do not wait for it."""
         peers = {"Src Rank": source, "Dst Rank": target}
         kinds = {source: "send", target: "receive"}
         starts = {}

@@ -10,7 +10,7 @@ US = 1_000
 def exchange(
     b: TraceBuilder, dur_ns: int, *, at_ns: int, device: int = 0, name: str = NCCL
 ) -> None:
-    """An all-reduce of NCCL, whose kernel begins at some moment."""
+    """Add an all-reduce of NCCL whose kernel begins at some moment."""
     with b.op("c10d::allreduce_"), b.op("record_param_comms"), b.annotation("nccl:all_reduce"):
         ident = b.call("LaunchKernel", 4 * US)
         b.kernel(name, dur_ns, correlation=ident, stream=COMM_STREAM, at_ns=at_ns, device=device)
@@ -22,7 +22,7 @@ def backward(b: TraceBuilder, kernel_ns: int, *, device: int = 0) -> None:
 
 
 def update(b: TraceBuilder, *, at_ns: int, device: int = 0, kernel_ns: int = 40 * US) -> None:
-    """The optimizer's kernel, which begins at some moment."""
+    """Add the optimizer's kernel, which begins at some moment."""
     with b.annotation("Optimizer.step#SGD.step"), b.op("aten::_foreach_add_"):
         ident = b.call("LaunchKernel", 4 * US)
         b.kernel("foreach", kernel_ns, correlation=ident, at_ns=at_ns, device=device)

@@ -18,7 +18,7 @@ Analyzed = Callable[..., Report]
 def training(
     calls: Callable[[int], tuple[str, ...]], *, n: int = 4, runtime: str = "cuda"
 ) -> TraceBuilder:
-    """A kernel of 100 µs that the host sees through, then calls of the driver of 200 µs each."""
+    """Build a kernel of 100 µs that the host waits for, then driver calls of 200 µs each."""
     b = TraceBuilder(stacks=True, runtime=runtime)
     for number in range(n):
         with b.step(), b.frame("train.py", 4, "main"):

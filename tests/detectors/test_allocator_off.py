@@ -14,7 +14,7 @@ Analyzed = Callable[..., Report]
 
 
 def layer(b: TraceBuilder, *, allocates: bool = True, frees: bool = True) -> None:
-    """A kernel of 3 µs after the allocation of its result; an earlier result is freed."""
+    """Add a kernel of 3 µs after its result's allocation, and free an earlier result."""
     with b.op("aten::relu"):
         with b.op("aten::empty"):
             if allocates:

@@ -16,7 +16,7 @@ Analyzed = Callable[..., Report]
 def training(
     operators: tuple[str, ...], *, on_gpu: bool = True, waits: bool = True
 ) -> TraceBuilder:
-    """A kernel of 300 µs, then an operator that waits for it, then 50 µs of Python."""
+    """Build a kernel of 300 µs, then an operator that waits for it, then 50 µs of Python."""
     b = TraceBuilder(stacks=True, device_names=("NVIDIA H200",) if on_gpu else ())
     for _ in range(4):
         with b.step(), b.frame("train.py", 10, "loss_of"):

@@ -13,7 +13,7 @@ Analyzed = Callable[..., Report]
 
 
 def fenced(n_cycles: int = 70, *, max_split_bytes: int | None = 64 * MIB) -> SnapshotBuilder:
-    """The case of pytorch #193400.
+    """Build the case of pytorch #193400.
 
     Each cycle fills a stretch of 200 MiB of an expandable segment with tensors below
     ``max_split_size``, puts a tensor of 2 MiB behind it that stays, and frees the stretch. It

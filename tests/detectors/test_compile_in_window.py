@@ -15,7 +15,7 @@ MS = 1_000_000
 
 
 def compile_model(b: TraceBuilder, compile_id: str = "0/0", ms: int = 30) -> None:
-    """A compilation as torch 2.13 records it, and the run of its result."""
+    """Add a compilation as torch 2.13 records it, and the run of its result."""
     with b.op("entire_frame_compile (dynamo_timed)"), b.op("dynamo"):
         b.advance(ms * MS)
     with b.op(f"Torch-Compiled Region: {compile_id}"):

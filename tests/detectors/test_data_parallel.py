@@ -28,7 +28,7 @@ def build_on_one_device(
     call: str = CALL,
     trains: bool = True,
 ) -> TraceBuilder:
-    """A step calls the model by way of the wrapper, which takes 60 µs before the model begins."""
+    """Build steps whose wrapper takes 60 µs before it calls the model."""
     b = TraceBuilder()
     for _ in range(n_steps):
         with b.step(), b.frame("train.py", 10, "train_step"), b.annotation(call):

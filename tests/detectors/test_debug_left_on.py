@@ -17,7 +17,7 @@ NODE = "autograd::engine::evaluate_function: MmBackward0"
 
 
 def check(b: TraceBuilder, *, on_device: bool) -> None:
-    """What autograd runs for each gradient, as torch 2.13 records it."""
+    """Add what autograd runs for each gradient, as torch 2.13 records it."""
     if on_device:
         b.launch("aten::isnan", kernel="isnan", host_ns=10_000, device_ns=5_000)
         b.launch("aten::_is_any_true", kernel="any", host_ns=10_000, device_ns=5_000)

@@ -28,7 +28,7 @@ def build_training(
     builder: TraceBuilder | None = None,
     name: str = NCCL,
 ) -> TraceBuilder:
-    """A step is 14 µs until the first kernel, 100 of forward, 206 of backward, and 40 for the
+    """Build a step is 14 µs until the first kernel, 100 of forward, 206 of backward, and 40 for the
     optimizer: 360 µs, and what of the exchange is alone.
 
     ``late_ns`` is how long the host is busy before it launches the optimizer.

@@ -14,7 +14,7 @@ Found = Callable[..., tuple[Finding, ...]]
 def gloo(
     b: TraceBuilder, dur_ns: int, *, copies: bool = False, beside: bool = False, op: bool = True
 ) -> None:
-    """An all-reduce that a thread of gloo runs; ``beside`` what the caller does next."""
+    """Add an all-reduce that a thread of gloo runs, and ``beside`` it the caller's next work."""
     if op:
         with b.op("c10d::allreduce_", self_ns=10 * US):
             pass
@@ -31,7 +31,7 @@ def gloo(
 def by_gloo(
     *, n: int = 2, dur_ns: int = 50 * US, beside: bool = False, op: bool = True
 ) -> TraceBuilder:
-    """A step on a CPU: 200 µs of operators, and all-reduces one after the other."""
+    """Build a step on a CPU: 200 µs of operators, and all-reduces one after the other."""
     b = TraceBuilder(device_names=())
     for _ in range(4):
         with b.step(), b.frame("train.py", 10, "train_step"):

@@ -26,7 +26,7 @@ A100, H200, B300 = (8, 0), (9, 0), (10, 3)
 def on(
     *capabilities: tuple[int, int] | None, runtime: str = "cuda", stacks: bool = False
 ) -> TraceBuilder:
-    """A recording of devices of some compute capabilities."""
+    """Build a recording of devices of some compute capabilities."""
     devices = [
         {"id": index, "name": f"NVIDIA {index}"}
         | (
@@ -300,7 +300,7 @@ def test_on_a_cpu_it_is_skipped(analyzed: Analyzed, host_alone: TraceBuilder) ->
 
 
 def length_ns(step: list[tuple[str, int]], speed: float) -> float:
-    """What a step takes if its slow products run at some multiple of their speed."""
+    """Return the length of a step whose slow products run at some multiple of their speed."""
     host_ns = device_ns = 0.0
     for kernel, ns in step:
         host_ns += 1_000

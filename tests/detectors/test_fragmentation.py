@@ -14,7 +14,7 @@ Analyzed = Callable[..., Report]
 
 
 def in_pieces(n: int = 20) -> SnapshotBuilder:
-    """A tensor of 20 MiB stays in every segment of 100 MiB; then one of 1 GiB is asked for."""
+    """Build segments of 100 MiB that keep 20 MiB each, and then a request for 1 GiB."""
     b = SnapshotBuilder()
     with b.frame("train.py", 3, "main"):
         b.free(*[b.alloc(100 * MIB) for _ in range(n)])
@@ -63,7 +63,7 @@ def test_what_is_lost_decides_how_much_it_matters(found: Found) -> None:
 
 
 def split_by_shorter_ones(b: SnapshotBuilder) -> SnapshotBuilder:
-    """Each block of 200 MiB is split by one of 120 MiB that stays."""
+    """Split each block of 200 MiB by one of 120 MiB that stays."""
     for _ in range(10):
         with b.frame("train.py", 3, "main"):
             b.free(b.alloc(200 * MIB))

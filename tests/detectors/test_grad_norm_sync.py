@@ -17,7 +17,7 @@ TESTS = ("aten::linalg_vector_norm", "aten::isnan", "aten::isinf", "aten::logica
 def training(
     operators: tuple[str, ...] = TESTS, *, reads: str = "aten::is_nonzero"
 ) -> TraceBuilder:
-    """A backward pass of 500 µs, some operators of 1 µs, a read, and 100 µs of Python."""
+    """Build a backward pass of 500 µs, some operators of 1 µs, a read, and 100 µs of Python."""
     b = TraceBuilder(stacks=True)
     for _ in range(4):
         with b.step(), b.frame("train.py", 10, "train_step"):

@@ -28,7 +28,7 @@ Analyzed = Callable[..., Report]
 
 
 def build_capture(*breaks: GraphBreak, n_ops: int | None = 3) -> CaptureInfo:
-    """What torch remembers of ``forward`` in net.py and of what goes on behind its line 40."""
+    """Build torch's record of ``forward`` in net.py and of its continuation behind line 40."""
     return CaptureInfo(
         version="1",
         name="run",
@@ -53,7 +53,7 @@ def at_line(reason: str = LOGGER, line: int = 40) -> GraphBreak:
 
 
 def cut(b: TraceBuilder, *, stacks: bool = False) -> None:
-    """One call that runs as two graphs, with 30 µs of Python from the one to the other."""
+    """Add a call that runs as two graphs, with 30 µs of Python between them."""
     called = b.frame("train.py", 10, "main") if stacks else b.annotation("call")
     resumed = b.frame("net.py", 40, "torch_dynamo_resume_in_forward_at_40")
     with called, b.op("Torch-Compiled Region: 0/0"):
@@ -68,7 +68,7 @@ def cut(b: TraceBuilder, *, stacks: bool = False) -> None:
 
 
 def whole(b: TraceBuilder) -> None:
-    """One call that runs as one graph."""
+    """Add a call that runs as one graph."""
     with b.op("Torch-Compiled Region: 0/0"):
         b.advance(10 * US)
         b.compute("aten::addmm", 100 * US)

@@ -26,11 +26,11 @@ class Program:
         self.stacks = stacks
 
     def frame(self, file: str, line: int, function: str) -> AbstractContextManager[object]:
-        """A Python call, where the recording has stacks."""
+        """Return a Python call, where the recording has stacks."""
         return self.b.frame(file, line, function) if self.stacks else nullcontext()
 
     def forward(self, *, gradients: bool = True) -> tuple[list[int], list[int]]:
-        """One forward pass: its nodes, and what they keep."""
+        """Add a forward pass, and return its nodes and what they keep."""
         nodes, kept = [], []
         with self.frame("net.py", 5, "forward"):
             for _ in range(LAYERS):
@@ -42,7 +42,7 @@ class Program:
         return nodes, kept
 
     def backward(self, nodes: list[int], kept: list[int], *, tells: bool = True) -> None:
-        """A backward pass through some nodes, which lets go of what they kept."""
+        """Add a backward pass through some nodes, which releases what they kept."""
         for node, block in zip(reversed(nodes), reversed(kept), strict=True):
             name = "autograd::engine::evaluate_function: AddmmBackward0"
             with self.b.op(name, sequence=node if tells else None, self_ns=1_000) as event:
@@ -56,7 +56,7 @@ class Program:
                 self.b.advance(500)
 
     def evaluate(self, *, gradients: bool = True, loss: bool = True) -> list[int]:
-        """A forward pass and a loss beside it; what is kept."""
+        """Add a forward pass and a loss, and return what they keep."""
         with self.frame("train.py", 40, "evaluate"):
             _, kept = self.forward(gradients=gradients)
             if loss:
@@ -171,7 +171,7 @@ def test_what_a_backward_pass_computes_again_is_no_graph_of_its_own(found: Found
 
 
 def alone(training_flag: str = "") -> Program:
-    """One forward pass in a recording without steps, whose graph is alive at the end."""
+    """Build one forward pass without steps, whose graph is alive at the end."""
     program = Program()
     program.evaluate()
     if training_flag:

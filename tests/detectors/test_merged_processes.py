@@ -13,7 +13,7 @@ RULE = "merged-processes"
 
 
 def merged(tmp_path: Path, *prefixes: str) -> Report:
-    """The trace of each rank, with its name before its processes, as SGLang joins them."""
+    """Return the trace of each rank, with its name before its processes, as SGLang joins them."""
     b = TraceBuilder()
     for _ in range(3):
         b.launch("aten::mm", kernel="gemm", host_ns=9_000, device_ns=5_000)

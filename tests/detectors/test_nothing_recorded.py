@@ -18,7 +18,7 @@ Analyzed = Callable[..., Report]
 
 
 def by_profiler() -> TraceBuilder:
-    """What the profiler records of itself: queries, its overhead, and the wait at the end."""
+    """Build what the profiler records of itself: queries, overhead, and the wait at the end."""
     b = TraceBuilder()
     b.call("GetDeviceCount", 1_000)
     b.overhead("Activity Buffer Request", 2_000)

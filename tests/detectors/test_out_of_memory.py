@@ -192,7 +192,7 @@ def test_a_driver_with_enough_left_points_to_a_limit(found: Found) -> None:
 
 
 class _Changed(SnapshotBuilder):
-    """The same snapshot, the driver of which had other bytes left at the request."""
+    """A snapshot whose driver had other bytes left at the request."""
 
     def __init__(self, built: SnapshotBuilder, device_free_bytes: int) -> None:
         self.__dict__.update(built.__dict__)

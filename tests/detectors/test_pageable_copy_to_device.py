@@ -16,7 +16,7 @@ MIB = 1 << 20
 
 
 def training(*, pinned: bool = False) -> TraceBuilder:
-    """A copy of 400 µs, 200 µs of kernel, and 50 µs of Python a step."""
+    """Build a copy of 400 µs, 200 µs of kernel, and 50 µs of Python a step."""
     b = TraceBuilder(stacks=True)
     for _ in range(3):
         with b.step(), b.frame("train.py", 8, "main"):

@@ -27,7 +27,7 @@ Analyzed = Callable[..., Report]
 
 
 def compile_once(b: TraceBuilder, number: str, ms: int, *, runs: bool = True) -> None:
-    """What torch 2.13 writes of compiling a function and of its first run."""
+    """Add what torch 2.13 writes of compiling a function and of its first run."""
     with b.op("dynamo"), b.op("_compile.compile_inner (dynamo_timed)"):
         b.compute("bytecode_tracing (dynamo_timed)", ms * MS // 2)
         b.compute("build_guards (dynamo_timed)", ms * MS // 2)

@@ -222,7 +222,7 @@ def count_by_hand(step: list[str]) -> tuple[int, list[str]]:
 
 
 def length_ns(step: list[str]) -> int:
-    """What a step takes: the host launches one after the other, and waits for the last kernel."""
+    """Return the length of a step whose host launches in turn and waits for the last kernel."""
     host_ns = device_ns = 0
     for direction in filter(None, step):
         host_ns += 4_000 if direction in ("up", "down") else 5_000

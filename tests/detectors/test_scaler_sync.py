@@ -23,7 +23,7 @@ def build_training(
     between: str = "",
     device: str = "NVIDIA H200",
 ) -> TraceBuilder:
-    """A backward pass of 500 µs, then what a gradient scaler's ``step`` runs, then Python."""
+    """Build a backward pass of 500 µs, then what a gradient scaler's ``step`` runs, then Python."""
     b = TraceBuilder(stacks=True, device_names=(device,))
     for _ in range(4):
         with b.step(), b.frame("train.py", 10, "train_step"):

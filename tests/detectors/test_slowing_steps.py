@@ -63,7 +63,7 @@ def test_profkits_own_time_is_no_steps(found: Found) -> None:
 
 
 def is_growing(step_ns: np.ndarray) -> bool:
-    """Whether step times are taken for growth; one time for each four steps."""
+    """Return whether step times are taken for growth; one time for each four steps."""
     times_ns = find_step_times(STEPS, np.append(0.0, np.cumsum(4 * step_ns)))
     return _is_growing(times_ns, Thresholds())
 

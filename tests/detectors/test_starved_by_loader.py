@@ -18,7 +18,7 @@ Analyzed = Callable[..., Report]
 def training(
     waits_ns: list[int], *, workers: bool = False, device_ns: int = 100_000, stacks: bool = False
 ) -> TraceBuilder:
-    """A wait for data and a kernel a step; the host goes on while the kernel runs."""
+    """Build a wait for data and a kernel a step; the host goes on while the kernel runs."""
     b = TraceBuilder(stacks=stacks)
     for wait_ns in waits_ns:
         with b.step(), b.frame("train.py", 5, "main"):

@@ -18,7 +18,7 @@ Found = Callable[..., tuple[Finding, ...]]
 
 
 def step(*, workers: bool) -> Callable[[TraceBuilder], None]:
-    """A step that waits 8 of its 10 ms for a batch."""
+    """Return a step that waits 8 of its 10 ms for a batch."""
 
     def of_builder(b: TraceBuilder) -> None:
         b.load(8 * MS, workers=workers)

@@ -14,7 +14,7 @@ US = 1_000
 
 
 def reduce_gradients(b: TraceBuilder, dur_ns: int) -> None:
-    """An all-reduce of NCCL that a hook of autograd starts after all that was launched."""
+    """Add an all-reduce of NCCL that a hook of autograd starts after all launches."""
     with (
         b.op("autograd::engine::evaluate_function: torch::autograd::AccumulateGrad"),
         b.op("c10d::allreduce_"),

@@ -25,7 +25,7 @@ class Program:
         self.device = device
 
     def line(self, line: int, op: str, n_bytes: int) -> int:
-        """A line that allocates within an operator."""
+        """Return a line that allocates within an operator."""
         with self.b.frame("train.py", line, f"line_{line}"), self.b.op(op):
             self.b.advance(1_000)
             address = self.b.alloc(n_bytes, device=self.device)

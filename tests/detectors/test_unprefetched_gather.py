@@ -24,7 +24,7 @@ FSDP1 = ("FullyShardedDataParallel._pre_forward",)
 def gather(
     b: TraceBuilder, layer: int, ns: int, within: tuple[str, ...], *, at_ns: int | None = None
 ) -> int:
-    """An all-gather of a layer's parameters; when it ends. By default it begins once launched."""
+    """Add an all-gather of a layer's parameters, and return when it ends."""
     with ExitStack() as stack:
         for name in within:
             stack.enter_context(b.annotation(name.format(f"layers.{layer}")))
@@ -58,7 +58,7 @@ def model_pass(
     host_ns: int = 10 * US,
     backward: bool = False,
 ) -> None:
-    """A pass over all layers, each of which waits for the all-gather of its parameters.
+    """Add a pass over all layers, each of which waits for the all-gather of its parameters.
 
     Args:
         order: ``needed``: an all-gather begins when the device has computed all before;

@@ -26,7 +26,7 @@ class Block:
 
 
 def all_blocks(page: str) -> list[Block]:
-    """The blocks of a page, in order.
+    """Return the blocks of a page, in order.
 
     Args:
         page: Its path below the checkout.
@@ -39,7 +39,7 @@ def all_blocks(page: str) -> list[Block]:
 
 
 def blocks(page: str, language: str) -> list[Block]:
-    """The blocks of one language in a page, in order.
+    """Return the blocks of one language in a page, in order.
 
     Args:
         page: Its path below the checkout.
@@ -49,7 +49,7 @@ def blocks(page: str, language: str) -> list[Block]:
 
 
 def commands(page: str) -> list[tuple[str, str]]:
-    """The commands of a page's console blocks, each with the place it stands at."""
+    """Return the commands of a page's console blocks, each with the place it stands at."""
     return [
         (line.removeprefix("$ "), f"{block.page}:{number}")
         for block in blocks(page, "console")

@@ -53,18 +53,18 @@ MAKE = shutil.which("make")
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The pages that ``profkit view`` caches go with the test."""
+    """Keep the pages that ``profkit view`` caches in the test's folder."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """A working folder per page: each command continues from those above it."""
+    """Return a working folder per page: each command continues from those above it."""
     return {page: prepared(tmp_path_factory.mktemp("reader")) for page in PAGES}
 
 
 def prepared(folder: Path) -> Path:
-    """A folder with the program, trace, job and snapshot that the pages assume."""
+    """Return a folder with the program, trace, job and snapshot that the pages assume."""
     program = (ROOT / "examples" / "leak_cured.py").read_text()
     (folder / "train.py").write_text(program.replace("default=200", "default=30"))
     shutil.copytree(ROOT / "traces" / "starved_loader_cured", folder / "traces" / "train")

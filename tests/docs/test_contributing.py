@@ -15,7 +15,7 @@ COPIED = ("profkit", "docs", "examples", "traces", "tests", "README.md", "pyproj
 
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of the checkout with the files of CONTRIBUTING.md added."""
+    """Return a copy of the checkout with the files of CONTRIBUTING.md added."""
     folder = tmp_path_factory.mktemp("checkout")
     for name in COPIED:
         source = ROOT / name

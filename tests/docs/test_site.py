@@ -88,7 +88,7 @@ def test_no_page_loads_anything_from_another_server(site: dict[Path, Page]) -> N
 
 
 def _normal(path: Path) -> list[str]:
-    """A relative path's parts without ``..``."""
+    """Return a relative path's parts without ``..``."""
     parts: list[str] = []
     for part in path.parts:
         if part == "..":

@@ -46,7 +46,7 @@ def test_a_tutorial_does_what_it_says(page: str, tmp_path: Path) -> None:
 
 
 def run(command: str, folder: Path) -> str:
-    """What a command prints, without the line ends at which a report breaks its sentences."""
+    """Return a command's output without the line ends within a report's sentences."""
     ended = shell(command.removesuffix(FAILS), folder)
     expected = 1 if command.endswith(FAILS) else 0
     assert ended.code == expected, f"{command}\n{ended.out}{ended.err}"

@@ -68,7 +68,7 @@ def prose(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def violations(path: Path) -> Iterator[str]:
-    """Each place of a file as ``file:line: "word" (term)``."""
+    """Yield each violation of a file as ``file:line: "word" (term)``."""
     for line, text in prose(path):
         blanked = _CODE.sub(lambda m: "\n" * m[0].count("\n") + "}", text)
         for match in _WORDS.finditer(blanked):

@@ -20,7 +20,7 @@ DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
 
 @pytest.fixture(scope="module")
 def events() -> list[dict[str, Any]]:
-    """The complete events as torch wrote them."""
+    """Return the complete events as torch wrote them."""
     with gzip.open(RECORDING) as text:
         return [event for event in json.load(text)["traceEvents"] if event["ph"] == "X"]
 
@@ -37,7 +37,7 @@ def ns(event: dict[str, Any]) -> tuple[int, int]:
 
 
 def steps_of(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The steps on the host; the device has a copy of each."""
+    """Return the steps on the host; the device has a copy of each."""
     return [
         event
         for event in events
@@ -46,7 +46,7 @@ def steps_of(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def union_ns(spans: list[tuple[int, int]]) -> int:
-    """The length of what some spans cover, one after the other."""
+    """Return the length of the union of some spans."""
     total, until = 0, 0
     for begin, end in sorted(spans):
         total += max(0, end - max(begin, until))

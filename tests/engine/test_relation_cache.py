@@ -50,7 +50,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def same(one: object, other: object) -> bool:
-    """Whether two relations are equal, with the types of their columns."""
+    """Return whether two relations are equal, with the types of their columns."""
     if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
         return one.dtype == other.dtype and np.array_equal(one, other)
     if is_dataclass(one):

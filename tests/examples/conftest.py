@@ -7,14 +7,14 @@ import pytest
 
 ALL: Final = "PROFKIT_ALL_LEAKS"
 FEW: Final = {"hook_keeps_outputs", "clean_bounded_cache"}
-"""Those of ``make test``."""
+"""Programs of ``make test``."""
 SOME: Final = {
     "beside_ballast", "checkpoints_as_bytes", "hook_keeps_outputs", "running_loss",
     "suspended_generators",
     "clean_bounded_cache", "clean_collects_by_itself", "clean_gradient_accumulation",
     "clean_periodic_evaluation", "clean_random_lengths",
 }  # fmt: skip
-"""Those of ``make test-all``: every kind of leak, and of program that looks like one."""
+"""Programs of ``make test-all``: every kind of leak, and of program that looks like one."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

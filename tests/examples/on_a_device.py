@@ -101,7 +101,7 @@ def write_on_a_device(
     late, done = _waits(calls, times)
 
     def at(ts: float) -> float:
-        """The time on the host, in microseconds with whole nanoseconds."""
+        """Return the time on the host, in microseconds with whole nanoseconds."""
         lag = (ts - base) * slower
         return round(float(lag + late[np.searchsorted(times, lag)]), 3)
 
@@ -119,7 +119,7 @@ def write_on_a_device(
 
 
 def _find_calls(events: Sequence[dict[str, Any]], work_of: WorkOf) -> Iterator[dict[str, Any]]:
-    """The calls of the runtime, with their work."""
+    """Find the calls of the runtime, with their work."""
     op_events = [e for e in events if e.get("cat") == "cpu_op" or e["name"] == "[memory]"]
     op_events.sort(key=lambda e: (float(e["ts"]), -e.get("dur", 0.0)))
     steps = [_span_of(e) for e in events if e["name"].startswith("Optimizer.step#")]
@@ -291,7 +291,7 @@ class Device:
         self._live: dict[int, ReferenceBlock] = {}
 
     def work_of(self, event: Event) -> Sequence[Work]:
-        """What an operator or an allocation does."""
+        """Return what an operator or an allocation does."""
         name, args = event["name"], event["args"]
         if name == "[memory]":
             return self._allocated(args["Addr"], args["Bytes"] * self._times)

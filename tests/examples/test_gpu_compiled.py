@@ -54,7 +54,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """The folder of the traces, and what was written to stderr."""
+    """Return the folder of the traces, and what was written to stderr."""
     folder = tmp_path_factory.mktemp("compiled")
     whole = folder / "whole.py"
     whole.write_text(WHOLE)

@@ -78,7 +78,7 @@ SMALL = {
 
 
 def loaded(name: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """A program as it stands."""
+    """Return a program as it stands."""
     monkeypatch.syspath_prepend(str(PROGRAMS))
     monkeypatch.delitem(sys.modules, "measured", raising=False)
     spec = importlib.util.spec_from_file_location(name, PROGRAMS / f"{name}.py")
@@ -119,7 +119,7 @@ def find_recorded_requests(
 
 
 def modelled(requests: list[tuple[int, int]], times: int, **settings: Any) -> SnapshotBuilder:  # noqa: ANN401
-    """The device when all of that was asked of it, so many times as large."""
+    """Build the device after a program's requests, so many times as large."""
     builder = SnapshotBuilder(**settings)
     live = {}
     for address, n_bytes in requests:

@@ -35,7 +35,7 @@ MACHINE: dict[str, Any] = {
 
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
-    """A folder with the gate, and a torch that is imported at once."""
+    """Return a folder with the gate, and a torch that is imported at once."""
     shutil.copytree(PROGRAMS / "recording", tmp_path / "examples" / "gpu" / "recording")
     (tmp_path / "torch.py").write_text("class cuda:\n    is_available = staticmethod(bool)\n")
     return tmp_path
@@ -245,7 +245,7 @@ def test_a_run_without_a_recording_or_a_time_is_a_failure(tmp_path: Path) -> Non
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A program recorded on this machine's CPU, by the command that does it on a GPU."""
+    """Return a program recorded on this machine's CPU, by the command that does it on a GPU."""
     out = tmp_path_factory.mktemp("recorded")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(session, "N_BARE", 1)

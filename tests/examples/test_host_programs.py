@@ -72,7 +72,7 @@ def report_on(name: str, path: Path, *, cured: bool) -> Report:
 
 
 def fields_of(name: str) -> set[str]:
-    """The thresholds of a rule."""
+    """Return the thresholds of a rule."""
     (rule,) = (rule for rule in rules() if rule.INFO.name == name)
     return {field.name for field in fields(rule.Thresholds)}
 

@@ -50,7 +50,7 @@ def heap() -> Iterator[Heap]:
 
 @contextlib.contextmanager
 def _measuring(environment: dict[str, str]) -> Iterator[Callable[[list[str]], list[int]]]:
-    """A process that measures programs, started with the first of them."""
+    """Yield a process that measures programs, started with the first one."""
     processes: list[subprocess.Popen[str]] = []
 
     def measure(program: list[str]) -> list[int]:

@@ -25,7 +25,7 @@ LIVE_RULES = {
 
 
 def marked_lines(name: str) -> set[tuple[str, int]]:
-    """The lines that allocate leaked memory, and the one that keeps it."""
+    """Return the lines that allocate leaked memory, and the one that keeps it."""
     return {
         (f"{name}.py", number)
         for number, text in enumerate((PROGRAMS / f"{name}.py").read_text().splitlines(), 1)
@@ -45,7 +45,7 @@ def report_on(name: str, facts: dict[str, Any], folder: Path) -> dict[str, Any]:
 
 
 def memory_findings(report: dict[str, Any]) -> list[dict[str, Any]]:
-    """The memory findings above severity ``note``."""
+    """Return the memory findings above severity ``note``."""
     return [
         finding
         for finding in report["findings"]
@@ -61,7 +61,7 @@ def skipped(report: dict[str, Any]) -> set[str]:
 
 
 def location_of(finding: dict[str, Any]) -> tuple[str, int] | None:
-    """The first location of a finding."""
+    """Return the first location of a finding."""
     if not finding["locations"] or finding["locations"][0]["file"] is None:
         return None
     first = finding["locations"][0]
@@ -69,7 +69,7 @@ def location_of(finding: dict[str, Any]) -> tuple[str, int] | None:
 
 
 def is_held_as_stated(finding: dict[str, Any], facts: dict[str, Any]) -> bool:
-    """Whether one of a finding's chains contains all expected names."""
+    """Return whether one of a finding's chains contains all expected names."""
     return not facts["holder"] or any(
         all(word in "".join(chain) for word in facts["holder"]) for chain in finding["holders"]
     )

@@ -30,7 +30,7 @@ def _empty() -> Iterator[None]:
 
 
 def device_of(report: profkit.Report | None) -> SnapshotDevice:
-    """The only device of a report."""
+    """Return the only device of a report."""
     assert report is not None
     assert report.summary.memory is not None
     (device,) = report.summary.memory.devices

@@ -36,7 +36,7 @@ torch.cuda.memory._dump_snapshot(sys.argv[1])
 
 
 def recorded(folder: Path, settings: str) -> DeviceMemory:
-    """The program's device memory under some allocator settings."""
+    """Return the program's device memory under some allocator settings."""
     path = folder / "snapshot.pickle"
     # The second is for torch before 2.9.
     names = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")

@@ -40,7 +40,7 @@ print("ms", ms[len(ms) // 2])
 
 @pytest.fixture(scope="module")
 def ended(tmp_path_factory: pytest.TempPathFactory) -> tuple[Ended, Ended, dict[str, Any]]:
-    """The program alone, under profkit, and the report."""
+    """Return the program alone, under profkit, and the report."""
     folder = tmp_path_factory.mktemp("run")
     (folder / "train.py").write_text(PROGRAM)
     bare = start(folder, "train.py")
@@ -49,7 +49,7 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> tuple[Ended, Ended, dict[
 
 
 def said(run: Ended, what: str) -> float:
-    """A number that the program has printed."""
+    """Return a number that the program has printed."""
     lines = dict(line.split() for line in run.out.splitlines())
     return float(lines[what])
 

@@ -18,7 +18,7 @@ Block = tuple[Sequence[Site], int]
 
 
 def build_segment(blocks: Sequence[Block], device: int = 0, first_address: int = 1 << 40) -> Any:  # noqa: ANN401
-    """A segment of active blocks, one behind the other."""
+    """Build a segment of active blocks, one behind the other."""
     entries, address = [], first_address
     for frames, n_bytes in blocks:
         entries.append(
@@ -46,23 +46,23 @@ def build_segment(blocks: Sequence[Block], device: int = 0, first_address: int =
 
 
 def content(blocks: Sequence[Block], device: int = 0) -> dict[str, Any]:
-    """A snapshot of one device without a history."""
+    """Return a snapshot of one device without a history."""
     return {"segments": [build_segment(blocks, device)], "device_traces": []}
 
 
 def write(path: Path, blocks: Sequence[Block], device: int = 0) -> Path:
-    """The same as a file."""
+    """Write a snapshot of one device without a history."""
     path.write_bytes(pickle.dumps(content(blocks, device), protocol=4))
     return path
 
 
 def snapshot(blocks: Sequence[Block], device: int = 0) -> MemorySnapshot:
-    """The same as profkit has it, without a process of its own to read it."""
+    """Return the snapshot as profkit reads it, without a process that reads it."""
     return convert_snapshot(content(blocks, device), n_bytes=1 << 30)
 
 
 def memories(b: SnapshotBuilder, whole: Any = None) -> tuple[DeviceMemory, ...]:  # noqa: ANN401
-    """What a builder's snapshot tells, without a file and a process to read it.
+    """Return the device memories of a builder's snapshot, without a file or process.
 
     Args:
         b: The builder.

@@ -25,7 +25,7 @@ def slices(pairs: list[tuple[int, int]], row: list[int] | None = None) -> Slices
 
 
 def apart(pairs: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The same lengths with the starts as gaps between them, so that none overlap."""
+    """Return lengths with their starts as gaps between them, so that none overlap."""
     at, flat = 0, []
     for gap, length in pairs:
         at += gap

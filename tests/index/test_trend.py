@@ -18,7 +18,7 @@ Series = Callable[[int, np.random.Generator], Floats]
 
 
 def looks(n_steps: int) -> Int64s:
-    """The steps at which a watcher looks: every other one at first, more rarely later."""
+    """Return the steps at which a watcher looks: every other one at first, more rarely later."""
     steps = [1]
     while (following := steps[-1] + max(2, steps[-1] * 3 // 100)) <= n_steps:
         steps.append(following)
@@ -51,7 +51,7 @@ def settling(n: int, rng: np.random.Generator) -> Floats:
 
 
 def bounded_by_kinds(n: int, rng: np.random.Generator) -> Floats:
-    """A cache by length, of which there are few."""
+    """Return a cache by length, of which there are few."""
     kinds = rng.integers(n // 10 + 1, size=n)
     return KIB64 * np.array([len(set(kinds[: i + 1].tolist())) for i in range(n)], dtype=np.float64)
 

@@ -66,7 +66,7 @@ def callback(**options: Any) -> "ProfkitTrainerCallback":  # noqa: ANN401  (thos
 def train(
     n_batches: int, own: "ProfkitTrainerCallback", rows: Rows | None = None, **options: object
 ) -> Any:  # noqa: ANN401
-    """The trainer, after one epoch of batches of two rows."""
+    """Return the trainer, after one epoch of batches of two rows."""
     from transformers import PrinterCallback, Trainer, TrainingArguments
 
     arguments = TrainingArguments(

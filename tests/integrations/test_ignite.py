@@ -25,12 +25,12 @@ def _ignite() -> None:
 
 
 def batches(n: int) -> DataLoader[torch.Tensor]:
-    """A loader of batches of two rows."""
+    """Return a loader of batches of two rows."""
     return DataLoader(torch.randn(2 * n, 16), batch_size=2)  # type: ignore[arg-type]
 
 
 def attach(*, fails_at: int = 0) -> "tuple[Any, ProfkitHandler]":
-    """An engine that evaluates after each epoch by another operator, and the handler.
+    """Return an engine that evaluates after each epoch by another operator, and the handler.
 
     Args:
         fails_at: The iteration that raises, from 1.

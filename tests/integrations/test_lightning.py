@@ -41,7 +41,7 @@ def callback(**options: Any) -> "ProfkitCallback":  # noqa: ANN401  (those of th
 
 
 def build_network(*, fails_at: int | None = None, leaks: bool = False) -> object:
-    """A module whose validation runs an operator that its training does not have.
+    """Build a module whose validation runs an operator that its training does not have.
 
     Args:
         fails_at: The batch that raises.

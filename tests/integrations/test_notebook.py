@@ -38,7 +38,7 @@ def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InteractiveShell
 
 
 def ran(shell: InteractiveShell, cell: str) -> tuple[Any, Any]:
-    """The result of a cell, and its output."""
+    """Return the result of a cell, and its output."""
     with capture_output() as seen:
         result = shell.run_cell(cell, store_history=True)
     return result, seen
@@ -179,7 +179,7 @@ for _ in range(12):
 
 
 def n_monitored(shell: InteractiveShell) -> int:
-    """The number of steps over which the memory of the last cell was monitored."""
+    """Return the number of steps over which the memory of the last cell was monitored."""
     live = profkit.load(shell.user_ns["kept"].memory)
     assert isinstance(live, LiveMemory)
     return live.n_steps

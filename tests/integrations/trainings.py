@@ -32,7 +32,7 @@ class Step:
 
 
 def steps_of(path: str | None) -> list[Step]:
-    """The complete steps of a trace, read from its JSON."""
+    """Return the complete steps of a trace, read from its JSON."""
     assert path is not None, "no trace was written"
     trace: dict[str, Any] = json.loads(gzip.decompress(Path(path).read_bytes()))
     events = [event for event in trace["traceEvents"] if event.get("ph") == "X"]
@@ -48,7 +48,7 @@ def steps_of(path: str | None) -> list[Step]:
 
 
 def run_example(example: str, arguments: list[str], patch: pytest.MonkeyPatch) -> list[str]:
-    """The names of the rules that fire in a program of ``examples/trainers``."""
+    """Return the names of the rules that fire in a program of ``examples/trainers``."""
     reports: list[Report | None] = []
 
     class Recorded(Training):

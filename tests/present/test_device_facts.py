@@ -25,7 +25,7 @@ def device() -> SnapshotDevice:
 
 
 def line(device: SnapshotDevice, word: str, *, everything: bool = False) -> str:
-    """The only line with a word in it."""
+    """Return the only line with a word in it."""
     (fact,) = (text for text in describe_device(device, everything=everything) if word in text)
     return fact
 

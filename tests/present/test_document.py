@@ -36,7 +36,7 @@ def document(report: Report, *, top: int = 5, verbose: bool = False) -> Document
 
 
 def text_of(product: bytes, name: str) -> str:
-    """A product's text on one line, without the marks of its format."""
+    """Return a product's text on one line, without the marks of its format."""
     text = product.decode()
     if name == "fragment":
         page = Page()

@@ -28,7 +28,7 @@ def training(*, n_steps: int, copies: int, thread: int, line: int) -> TraceBuild
 
 
 def per_step(ctx: Context) -> Counter[tuple[str, ...]]:
-    """The time per step of each path below the threads, from the events alone."""
+    """Return the time per step of each path below the threads, from the events alone."""
     events, ns_by_path = ctx.events, Counter[tuple[str, ...]]()
     for row in range(len(events)):
         path, at = [], row

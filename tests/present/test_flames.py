@@ -35,7 +35,7 @@ def made(ctx: Context, name: str) -> Flame:
 
 
 def lines(found: Flame) -> dict[str, int]:
-    """As folded stacks have it: own weight by the names from the top down."""
+    """Return own weights by the names from the top down, as in folded stacks."""
     weights: Counter[str] = Counter()
     for node in range(len(found)):
         if found.own[node]:

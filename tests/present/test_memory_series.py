@@ -26,7 +26,7 @@ def course_of(builder: SnapshotBuilder, path: Path) -> MemorySeries:
 
 
 def together(course: MemorySeries, kind: str) -> list[int]:
-    """The sum of all layers at each moment."""
+    """Return the sum of all layers at each moment."""
     return [int(n) for n in np.sum([layer.bytes for layer in course.layers[kind]], axis=0)]
 
 

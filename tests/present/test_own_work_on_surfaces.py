@@ -36,7 +36,7 @@ STEP_NS = 16_000
 
 
 def build_training(*, own: bool, mark: bool = False) -> TraceBuilder:
-    """A training loop of three steps, with or without what profkit does around and within it."""
+    """Build a training loop of three steps, with or without profkit's work in it."""
     builder = TraceBuilder(stacks=True)
     builder.capture = CaptureInfo(
         version="1",

@@ -31,7 +31,7 @@ def made(path: Path) -> tuple[Timeline, Context, Report]:
 
 
 def of_row(slices: Slices, row: int) -> Slices:
-    """The slices of one row."""
+    """Return the slices of one row."""
     return slices.of(np.flatnonzero(slices.row == row))
 
 

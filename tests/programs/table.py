@@ -38,7 +38,7 @@ class Expected:
 def _steps(
     n: int, *needs: str, read: str = "", loader: str = "", args: tuple[str, ...] = ()
 ) -> Expected:
-    """A program with steps of an optimizer.
+    """Return a program with steps of an optimizer.
 
     Args:
         read: Why ``item-sync`` is true for it.

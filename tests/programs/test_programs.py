@@ -50,7 +50,7 @@ def run(command: list[str], folder: Path) -> Ended:
 
 
 def command_of(name: str, expected: Expected) -> list[str]:
-    """The program's arguments for ``python`` and for ``profkit run``."""
+    """Return the program's arguments for ``python`` and for ``profkit run``."""
     if expected.how == "module":
         return ["-m", name, *expected.args]
     file = FOLDER / f"{name}.py"

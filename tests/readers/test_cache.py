@@ -74,7 +74,7 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
-    """The files that were read, and not mapped."""
+    """Return the files that were read, and not mapped."""
     written: list[Path] = []
 
     def read(place: Path, limit_bytes: int | None, _: OnProgress | None) -> Trace:

@@ -28,7 +28,7 @@ def calls_of(b: TraceBuilder, folder: Path) -> CollectiveCalls:
 
 
 def launched(op_args: dict[str, Any], kernel_args: dict[str, Any], **head: object) -> TraceBuilder:
-    """A step with a collective that an operator with arguments launches."""
+    """Build a step with a collective that an operator with arguments launches."""
     b = TraceBuilder(first_step=7, head=head)
     with b.step():
         b.launch("aten::mm", kernel="gemm", host_ns=10_000, device_ns=30_000)

@@ -31,7 +31,7 @@ def snapshot(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """The worker processes in order of their start."""
+    """Return the worker processes in order of their start."""
     real, all_of_them = worker_process.start, []
 
     def start(*args: IO[bytes]) -> "subprocess.Popen[bytes]":
@@ -82,7 +82,7 @@ def test_progress_is_reported_while_a_snapshot_is_read(
 
 
 def _n_open() -> int:
-    """The number of open files of this process; 0 without procfs."""
+    """Return the number of open files of this process; 0 without procfs."""
     listed = Path("/proc/self/fd")
     return len(list(listed.iterdir())) if listed.exists() else 0
 

@@ -43,7 +43,7 @@ class Faults:
         return function(*args, **kwargs)
 
     def wrapped(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """The function, which may fail if its first argument is the file."""
+        """Return the function, which may fail if its first argument is the file."""
 
         def call(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
             is_ours = args and isinstance(args[0], str | Path) and str(args[0]) == self.path

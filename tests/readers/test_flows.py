@@ -45,7 +45,7 @@ def read(tmp_path: Path, *events: Entry) -> Context:
 
 
 def launches_us(ctx: Context) -> list[float | None]:
-    """The start of the launch of each piece of device work, in microseconds."""
+    """Return the start of the launch of each piece of device work, in microseconds."""
     start_us = 0 if not len(ctx.events) else 10
     return [
         None if row == NO_ROW else ctx.events.ts_ns[row] / 1000 + start_us

@@ -42,7 +42,7 @@ XPU_SYNCS = {
 
 
 def plain_call(name: str) -> str:
-    """The name of the equivalent CUDA call without its prefix."""
+    """Return the name of the equivalent CUDA call without its prefix."""
     for prefix in ("cuda", "hip", "or", "syn"):
         if name.startswith(prefix):
             return name.removeprefix(prefix)
@@ -76,7 +76,7 @@ def extract_figures(report: Report) -> dict[str, Any]:
 
 
 def recorded_by(vendor: str, b: TraceBuilder) -> TraceBuilder:
-    """The events of a program that a vendor's profiler records.
+    """Build the events of a program that a vendor's profiler records.
 
     HPU's records kernels without their launches, and copies as host calls. MTIA's records copies
     and fills in the same way; which of its calls wait without need is not known.
@@ -291,7 +291,7 @@ def written(b: TraceBuilder) -> list[Row]:
 
 
 def read_back(events: EventTable) -> list[Row]:
-    """The same for the events that were read."""
+    """Return name, thread and time of the events that were read."""
     rows = np.arange(len(events))
     lanes = [events.lanes[number] for number in events.lane.tolist()]
     ids = zip(*(getattr(events, key).at(rows).tolist() for key in KEYS), strict=True)

@@ -21,7 +21,7 @@ def event(name: str, ts: float, dur: float = 5, **more: Any) -> Entry:  # noqa: 
 
 
 def cupti(number: int) -> Entry:
-    """The arguments of a record of CUPTI, with CUPTI's own names."""
+    """Return the arguments of a record of CUPTI, with CUPTI's own names."""
     return {"args": {"correlationId": number, "externalId": 2 * number}}
 
 
@@ -153,7 +153,7 @@ def test_a_list_of_events_with_launches_is_not_said_to_run_on_the_cpu_alone(
 
 
 def build_ascend_step(number: int) -> list[Entry]:
-    """A step as torch_npu writes it: operators, calls of CANN, and tasks of the device."""
+    """Build a step as torch_npu writes it: operators, calls of CANN, and tasks of the device."""
     begin = 1000 * number
     task = {"pid": 31303, "tid": 2}
     stream = {"Stream Id": 2}
@@ -193,7 +193,7 @@ def test_an_ascend_recording_lacks_nothing(tmp_path: Path) -> None:
 
 
 def mtia_event(name: str, ts: float, dur: float, stream: int) -> Entry:
-    """What an MTIA device does, on the lane of a stream in the process of the device."""
+    """Return an event of an MTIA device, on a stream's lane in the device's process."""
     lane = {"pid": 17, "tid": 3000 + stream, "args": {"stream": stream}}
     return event(name, ts, dur, cat="mtia_ccp_events", **lane)
 

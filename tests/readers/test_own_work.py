@@ -41,7 +41,7 @@ def named(events: EventTable, *categories: Category) -> list[str]:
 
 
 def parents(events: EventTable) -> dict[str, str | None]:
-    """The caller of each event in the call trees, by name."""
+    """Return the caller of each event in the call trees, by name."""
     tree: CallTree = build_call_tree(events)
     above = tree.parent
     return {

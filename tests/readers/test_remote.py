@@ -61,7 +61,7 @@ def web(tmp_path: Path) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def s3() -> Iterator[str]:
-    """The endpoint of a local server with the S3 protocol."""
+    """Yield the endpoint of a local server with the S3 protocol."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

@@ -186,7 +186,7 @@ def test_lists_nested_100_000_deep_give_a_load_error(tmp_path: Path) -> None:
 
 
 def load_ok(folder: Path, data: bytes) -> bool:
-    """Whether it is read, or refused with a message."""
+    """Return whether data is read, or refused with a message."""
     try:
         _load(folder, data)
     except LoadError as error:

@@ -17,7 +17,7 @@ CASE = CORPUS.parent / "cases" / "unfinished_annotation.json"
 
 
 def stopped_in_step(n_steps: int = 3) -> TraceBuilder:
-    """A profiler that is stopped within the optimizer of the last step, and closes both late."""
+    """Build a recording that stops within the last step's optimizer and closes both late."""
     builder = TraceBuilder(device_names=())
     for _ in range(n_steps):
         with builder.step():

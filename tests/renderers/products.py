@@ -16,17 +16,17 @@ VOID = ("meta", "br", "img", "link", "input", "hr", "col")
 
 
 def made(module: Renderer, report: Report, **options: object) -> bytes:
-    """A renderer's product; options that it does not have are ignored."""
+    """Return a renderer's product; options that it does not have are ignored."""
     return module.render(report, module.Options(**accepted(module, options)))
 
 
 def for_people(module: Renderer) -> bool:
-    """Whether a format is for people."""
+    """Return whether a format is for people."""
     return module.INFO.is_for_people
 
 
 def said(module: Renderer, product: bytes) -> str:
-    """The text of a product, without markup, style and scripts."""
+    """Return the text of a product, without markup, style and scripts."""
     kind = module.INFO.media_type
     if kind == "text/html":
         page = Page()
@@ -41,7 +41,7 @@ def said(module: Renderer, product: bytes) -> str:
 
 
 def leaves(tree: Any) -> Iterator[Any]:  # noqa: ANN401  (any JSON)
-    """The values of a JSON tree, without keys."""
+    """Yield the values of a JSON tree, without keys."""
     if isinstance(tree, dict):
         for value in tree.values():
             yield from leaves(value)

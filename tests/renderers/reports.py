@@ -67,7 +67,7 @@ VECTORIZED = (
 
 
 def breakdown(n_steps: int, *, on_device: bool, **parts_ns: int) -> Breakdown:
-    """A breakdown with parts by kind, with underscores for dashes."""
+    """Return a breakdown with parts by kind, with underscores for dashes."""
     total = sum(parts_ns.values())
     parts = tuple(
         TimePart(
@@ -88,7 +88,7 @@ def find_critical_path(
     name: str = "aten::mm",
     unexplained_ns: int = 0,
 ) -> CriticalPathSummary:
-    """A critical path with one line and one name for each kind, all at one source line."""
+    """Find a critical path with one line and one name for each kind, all at one source line."""
     total = sum(parts_ns.values())
     times = {
         kind: (ns, ns // n_steps if n_steps else None, ns / total) for kind, ns in parts_ns.items()
@@ -111,7 +111,7 @@ def find_critical_path(
 
 
 def source(**changes: object) -> Source:
-    """The source of a report."""
+    """Return the source of a report."""
     facts: dict[str, object] = {
         "path": "/home/me/project/traces/train/host_1.1700000000000.pt.trace.json.gz",
         "kind": "trace",
@@ -127,7 +127,7 @@ def source(**changes: object) -> Source:
 
 
 def build_starved() -> Finding:
-    """A finding that costs time on every step."""
+    """Build a finding that costs time on every step."""
     return Finding(
         rule="DAT001",
         name="starved-by-loader",
@@ -146,7 +146,7 @@ def build_starved() -> Finding:
 
 
 def build_leak() -> Finding:
-    """A finding that costs memory."""
+    """Build a finding that costs memory."""
     return Finding(
         rule="MEM001",
         name="unfreed-tensors",
@@ -166,7 +166,7 @@ def build_leak() -> Finding:
 
 
 def bare() -> Finding:
-    """A finding without source line, holder, cost and fix."""
+    """Return a finding without source line, holder, cost and fix."""
     return Finding(
         rule="SYN099",
         name="bare",
@@ -179,7 +179,7 @@ def bare() -> Finding:
 
 
 def no_stacks() -> Finding:
-    """A fault of the recording."""
+    """Return a fault of the recording."""
     return Finding(
         rule="PRF001",
         name="no-warm-up",
@@ -340,7 +340,7 @@ MIB = 1 << 20
 
 
 def build_grown() -> Finding:
-    """A finding on a live object, without a source line."""
+    """Build a finding on a live object, without a source line."""
     return Finding(
         rule="MEM004",
         name="growing-container",
@@ -379,7 +379,7 @@ def watched_memory(n_leaks: int | None = 1) -> MemorySummary:
 
 
 def watched_report() -> Report:
-    """A monitored program whose memory grows, without a trace."""
+    """Return a monitored program whose memory grows, without a trace."""
     return Report(
         profkit="0.1.0",
         source=source(path="", kind="live", n_events=0, step_definition="optimizer steps"),
@@ -405,7 +405,7 @@ def sites_of(*mib: int) -> tuple[AllocationSite, ...]:
 
 
 def build_snapshot_report(n_devices: int = 1) -> Report:
-    """A snapshot of devices that ran out of memory."""
+    """Build a snapshot of devices that ran out of memory."""
     line = Location("/home/me/project/train.py", 21, "main")
     earlier = AllocationSite(
         Location(), (), 40, 3000 * MIB, "unknown", "large", is_before_recording=True
@@ -461,12 +461,12 @@ def build_snapshot_report(n_devices: int = 1) -> Report:
 
 
 def empty_report() -> Report:
-    """An empty recording without findings."""
+    """Return an empty recording without findings."""
     return Report("0.1.0", source(path="", kind="live", devices=(), torch=None), Summary(0))
 
 
 def unchecked_report() -> Report:
-    """A recording for which every check was skipped."""
+    """Return a recording for which every check was skipped."""
     return Report(
         "0.1.0",
         source(),
@@ -520,7 +520,7 @@ def build_hostile_memory(text: str) -> MemorySummary:
 
 
 def build_hostile_report(text: str) -> Report:
-    """A report in which every name and sentence is a hostile text."""
+    """Build a report in which every name and sentence is a hostile text."""
     where = Location(text, 1, text, text, text, text)
     finding = Finding(
         rule=text,

@@ -52,7 +52,7 @@ def of_any_place(report: Report) -> Report:
 def gpu(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> tuple[AnalysisResult, list[Event], list[Event]]:
-    """The study, the events of the recording, and the exported events."""
+    """Return the study, the events of the recording, and the exported events."""
     path = gpu_program().write(tmp_path_factory.mktemp("gpu") / "gpu.json")
     studied, product = exported(path)
     return studied, events_of(path.read_bytes()), events_of(product)

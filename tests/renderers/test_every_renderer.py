@@ -246,7 +246,7 @@ def test_the_same_report_gives_the_same_bytes(module: Renderer) -> None:
 
 
 def hashes() -> dict[str, str]:
-    """A hash of every product, by the format and the report."""
+    """Return a hash of every product, by the format and the report."""
     return {
         f"{module.INFO.name} of {name}": hashlib.sha256(made(module, report)).hexdigest()
         for module in EVERY

@@ -45,14 +45,14 @@ JUST_SEEN: Final = 2.3
 
 
 def series(theme: int) -> dict[int, str]:
-    """The colours of a theme, the light one first, by their numbers."""
+    """Return the colours of a theme, the light one first, by their numbers."""
     text = STYLE.read_text(encoding="utf-8")
     colours = re.findall(r"--series-(\d): #([0-9a-f]{6})", text)
     return {int(number): color for number, color in colours[8 * theme : 8 * theme + 8]}
 
 
 def lab(color: str, vision: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """A colour in CIELAB as perceived."""
+    """Return a colour in CIELAB as perceived."""
     red_green_blue = np.array([int(color[at : at + 2], 16) / 255 for at in (0, 2, 4)])
     linear = np.where(
         red_green_blue <= 0.04045, red_green_blue / 12.92, ((red_green_blue + 0.055) / 1.055) ** 2.4

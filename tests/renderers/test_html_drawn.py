@@ -129,7 +129,7 @@ def test_the_page_has_every_slice_of_every_level(studied: AnalysisResult, page: 
 
 
 def summed(differences: list[int]) -> Iterator[int | None]:
-    """The numbers of differences, positive and negative in turn; None for none."""
+    """Yield the numbers of differences, positive and negative in turn; None for none."""
     value = 0
     for difference in differences:
         if difference:

@@ -56,7 +56,7 @@ def attributes(text: str, pattern: str) -> list[dict[str, str]]:
 
 
 def axes(text: str) -> tuple[dict[float, float], dict[float, float]]:
-    """The values of two ticks of each axis by their place."""
+    """Return the values of two ticks of each axis by their place."""
     ticks = r'<text class="{}" x="([\d.]+)" y="([\d.]+)">([\d.,e-]+)<'
     x = {
         float(at): float(label.replace(",", ""))
@@ -70,7 +70,7 @@ def axes(text: str) -> tuple[dict[float, float], dict[float, float]]:
 
 
 def value(ticks: dict[float, float], at: float) -> float:
-    """The value at a place, between the first and the last tick."""
+    """Return the value at a place, between the first and the last tick."""
     (first, low), *_, (last, high) = sorted(ticks.items())
     share = (at - first) / (last - first)
     return float(10 ** (log10(low) + share * (log10(high) - log10(low))))

@@ -19,7 +19,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Report:
 
 @pytest.fixture
 def large(report: Report) -> Report:
-    """A thousand ranks with many process groups and findings."""
+    """Return a thousand ranks with many process groups and findings."""
     collectives = report.collectives
     assert collectives is not None
     (group,) = collectives.groups

@@ -12,13 +12,13 @@ from tests.renderers import reports
 
 
 def parsed(product: bytes | str) -> ET.Element:
-    """The root of what was written."""
+    """Return the root of what was written."""
     text = product if isinstance(product, str) else product.decode()
     return ET.fromstring(text)  # noqa: S314  (written by the test)
 
 
 def cases(product: bytes | str) -> list[tuple[str, list[str]]]:
-    """The class and name of each test, and its outcomes."""
+    """Return the class and name of each test, and its outcomes."""
     return [
         (case.get("name", ""), [outcome.tag for outcome in case])
         for case in parsed(product).iter("testcase")

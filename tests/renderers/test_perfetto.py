@@ -117,7 +117,7 @@ def ns(microseconds: Decimal | int) -> int:
 
 
 def expected_slices(events: list[Event]) -> Iterator[tuple[object, ...]]:
-    """Each complete event with a length, its depth, and the slice around it."""
+    """Return complete events with a length, their depth, and the slices around them."""
     threads: dict[tuple[int, int], list[tuple[int, int, str]]] = {}
     for event in events:
         if event["ph"] == "X" and event["dur"]:

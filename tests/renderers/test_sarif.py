@@ -43,7 +43,7 @@ def run(report: Report, base: str = BASE) -> Any:  # noqa: ANN401  (a JSON tree)
 
 
 def check(tree: Any) -> None:  # noqa: ANN401  (a JSON tree)
-    """The rules of sarif-schema-2.1.0.json for everything that profkit writes."""
+    """Check the rules of sarif-schema-2.1.0.json for everything that profkit writes."""
     assert set(tree) == {"$schema", "version", "runs"}
     assert tree["version"] == "2.1.0"
 
@@ -268,7 +268,7 @@ def test_several_reports_are_one_run() -> None:
 
 
 def frames(result: dict[str, Any]) -> list[tuple[str, int, str]]:
-    """The file, line and function of each step of a result's only code flow."""
+    """Return the file, line and function of each step of a result's only code flow."""
     (flow,) = result["codeFlows"]
     (thread,) = flow["threadFlows"]
     places = [step["location"] for step in thread["locations"]]
@@ -284,7 +284,7 @@ def frames(result: dict[str, Any]) -> list[tuple[str, int, str]]:
 
 @pytest.fixture(scope="module")
 def waited(tmp_path_factory: pytest.TempPathFactory) -> Any:  # noqa: ANN401  (a JSON tree)
-    """The run of a recording whose program waits for a device two calls down."""
+    """Return the run of a recording whose program waits for a device two calls down."""
     b = TraceBuilder(stacks=True)
     for _ in range(4):
         with b.step(), b.frame("train.py", 5, "main"), b.frame("train.py", 12, "train_step"):
@@ -337,7 +337,7 @@ def test_holders_are_related_locations_by_name() -> None:
 
 @pytest.fixture(scope="module")
 def standard() -> Draft7Validator:
-    """The schema of the standard."""
+    """Return the schema of the standard."""
     path = Path(__file__).parents[2] / "build/sarif/package/lib/schemas/sarif-2.1.0-rtm.5.json"
     if not path.is_file():
         pytest.skip("the SARIF schema is missing: `make install` fetches it if npm is installed")

@@ -57,7 +57,7 @@ def scopes(studied: AnalysisResult, weight: str = "") -> Any:  # noqa: ANN401  (
 
 
 def check(tree: Any) -> None:  # noqa: ANN401  (a JSON tree)
-    """What speedscope's own importer demands of a file."""
+    """Check what speedscope's own importer demands of a file."""
     assert tree["$schema"] == "https://www.speedscope.app/file-format-schema.json"
     frames = tree["shared"]["frames"]
     assert all(isinstance(frame["name"], str) and frame["name"] for frame in frames)

@@ -17,7 +17,7 @@ PHASES = set("XBEiICMstfbenPNODSTpFvRca()g")
 
 
 def events_of(text: bytes) -> list[Event]:
-    """The events of a trace, times as exact decimals."""
+    """Return the events of a trace, times as exact decimals."""
     tree = json.loads(text, parse_float=Decimal, parse_constant=_refused)
     events = tree if isinstance(tree, list) else tree["traceEvents"]
     assert all(isinstance(event, dict) for event in events)

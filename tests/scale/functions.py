@@ -12,7 +12,7 @@ HERE = "tests.scale.functions"
 
 
 def squared(number: int) -> tuple[int, int]:
-    """The square, and the process that computed it; prints too."""
+    """Return the square, and the process that computed it; prints too."""
     print("printed", number)
     print("printed", number, file=sys.stderr)
     return number * number, os.getpid()

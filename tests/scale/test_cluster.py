@@ -97,7 +97,7 @@ class Cluster:
 
 @pytest.fixture(scope="module")
 def dask(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """A cluster of two workers."""
+    """Yield a cluster of two workers."""
     started = Cluster(tmp_path_factory.mktemp("dask"))
     try:
         for _ in range(2):

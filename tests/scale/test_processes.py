@@ -19,7 +19,7 @@ posix = pytest.mark.skipif(not hasattr(os, "killpg"), reason="processes have no 
 
 
 def is_running(pid: int) -> bool:
-    """Whether a process exists and is no zombie."""
+    """Return whether a process exists and is not a zombie."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:

@@ -35,7 +35,7 @@ class TensorBoard:
         self.log = log
 
     def fetch(self, route: str, **query: str) -> bytes:
-        """The response of a route of the torch-tb-profiler plugin.
+        """Return the response of a route of the torch-tb-profiler plugin.
 
         Raises:
             HTTPError: The server answered with an error.
@@ -45,12 +45,12 @@ class TensorBoard:
             return bytes(answer.read())
 
     def ask(self, route: str, **query: str) -> Any:  # noqa: ANN401  (each route has its own)
-        """The decoded response of a route; some are compressed regardless of the request."""
+        """Return the decoded response of a route; some are compressed regardless of the request."""
         answer = self.fetch(route, **query)
         return json.loads(gzip.decompress(answer) if answer.startswith(_GZIP) else answer)
 
     def runs(self, n: int) -> list[str]:
-        """The runs that the plugin lists once it has loaded at least so many.
+        """Return the runs that the plugin lists once it has loaded at least so many.
 
         On a busy machine it lists a run slightly before its views.
         """
@@ -65,7 +65,7 @@ class TensorBoard:
         raise TimeoutError(f"{n} runs expected, {answer}\n" + "\n".join(self.log))
 
     def loaded(self, run: str) -> str:
-        """The run, once its views are available; others may be broken."""
+        """Return the run, once its views are available; others may be broken."""
         deadline = time.monotonic() + LOAD_LIMIT_S
         while time.monotonic() < deadline:
             if run in self.ask("runs")["runs"] and self.ask("views", run=run):

@@ -24,7 +24,7 @@ from tests.tensorboard.server import serving
 
 
 def read(path: Path) -> dict[str, list[tuple[int, Any]]]:
-    """The steps and values by tag, as TensorBoard reads them from a folder."""
+    """Return the steps and values by tag, as TensorBoard reads them from a folder."""
     events = EventAccumulator(str(path), size_guidance={"tensors": 0})
     events.Reload()
     return {

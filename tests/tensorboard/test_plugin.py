@@ -46,7 +46,7 @@ class Tab:
         return json.loads(self.get(route, **query).data)
 
     def settled(self, route: str, **query: str) -> Any:  # noqa: ANN401
-        """The answer of a route once its task is finished."""
+        """Return the answer of a route once its task is finished."""
         deadline = time.monotonic() + 120
         while (answer := self.ask(route, **query))["stage"] in {"queued", "analyzing", "waiting"}:
             assert time.monotonic() < deadline, answer
@@ -54,7 +54,7 @@ class Tab:
         return answer
 
     def recordings(self) -> dict[str, Any]:
-        """The recordings by run and name, once the folder has been scanned."""
+        """Return the recordings by run and name, once the folder has been scanned."""
         deadline = time.monotonic() + 60
         while (answer := self.ask("runs"))["is_looking"]:
             assert time.monotonic() < deadline

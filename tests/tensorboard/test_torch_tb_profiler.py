@@ -20,7 +20,7 @@ ROWS_OF_A_TABLE = {"name", "calls", "host_self_duration"}
 
 
 def runs_in(logdir: Path) -> list[str]:
-    """The folders with traces, as TensorBoard names its runs."""
+    """Return the folders with traces, as TensorBoard names its runs."""
     folders = {path.parent for path in logdir.rglob("*.pt.trace.json.gz")}
     return sorted(folder.relative_to(logdir).as_posix() for folder in folders)
 
@@ -46,7 +46,7 @@ def check_views(server: TensorBoard, run: str) -> None:
 
 
 def only_profile(server: TensorBoard, run: str) -> dict[str, str]:
-    """The query for the only profile of a run."""
+    """Return the query for the only profile of a run."""
     (worker,) = server.ask("workers", run=run, view="Overview")
     (span,) = server.ask("spans", run=run, worker=worker)
     return {"run": run, "worker": worker, "span": span}
@@ -59,7 +59,7 @@ def train_step(network: torch.nn.Module, batch: torch.Tensor) -> None:
 
 @pytest.fixture(scope="session")
 def just_recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with new traces: single entries, and a schedule with steps."""
+    """Return a folder with new traces: single entries, and a schedule with steps."""
     folder = tmp_path_factory.mktemp("logdir")
     network, batch = torch.nn.Linear(16, 4), torch.randn(8, 16)
     for _ in range(2):
@@ -173,7 +173,7 @@ def test_the_memory_view_of_a_recorded_cpu_trace_has_its_data(
 
 
 def overview_shares(server: TensorBoard, query: dict[str, str]) -> dict[str, float]:
-    """The overview's average step by part, in microseconds."""
+    """Return the overview's average step by part, in microseconds."""
     rows = server.ask("overview", **query)["performance"][0]["children"]
     return {row["name"]: row["value"] for row in rows}
 

@@ -57,11 +57,11 @@ class Setting:
 
     @property
     def is_rehearsal(self) -> bool:
-        """Whether there is no GPU."""
+        """Return whether there is no GPU."""
         return self.device == "cpu"
 
     def kept(self, *names: str) -> Path:
-        """A folder in that of everything that is kept."""
+        """Return a folder in that of everything that is kept."""
         folder = self.folder.joinpath(*names)
         folder.mkdir(parents=True, exist_ok=True)
         return folder
@@ -81,13 +81,13 @@ class Setting:
 
 
 def watching(setting: Setting, *names: str) -> tuple[str, ...]:
-    """The words of ``profkit run`` with a folder, of these names, for all that it writes."""
+    """Return the words of ``profkit run`` with a folder, of these names, for all that it writes."""
     kept = setting.kept(*names)
     return (*PROFKIT, "run", "--dir", str(kept), "--json", str(kept / "report.json"))
 
 
 def transformer(setting: Setting, name: str, variant: str, *watching: str) -> Command:
-    """The command that trains the ordinary transformer, bare or under ``profkit run``."""
+    """Return the command that trains the ordinary transformer, bare or under ``profkit run``."""
     program = (str(ORDINARY / "transformer.py"), *VARIANTS[variant], *small(setting))
     return Command(name, (*(watching or PYTHON), *program), 60.0, {})
 
@@ -114,13 +114,13 @@ def compiled(setting: Setting) -> None:
 
 
 def small(setting: Setting) -> tuple[str, ...]:
-    """The arguments of the transformer for a rehearsal."""
+    """Return the arguments of the transformer for a rehearsal."""
     sizes = ("--steps", "16", "--batch", "1", "--width", "64", "--layers", "1", "--device", "cpu")
     return sizes if setting.is_rehearsal else ()
 
 
 def pytest(*words: str) -> tuple[str, ...]:
-    """The command that runs tests of the repository from another folder."""
+    """Return the command that runs tests of the repository from another folder."""
     return (
         *PYTHON,
         "-m",
@@ -199,7 +199,7 @@ def look_at_running_job(setting: Setting) -> None:
 def wait_for_folder(
     folder: Path, process: "subprocess.Popen[bytes]", until_s: float
 ) -> Path | None:
-    """The folder of a running job once it is there; None if the job ends or does not make one."""
+    """Return a running job's folder once it exists; None if the job ends before that."""
     while time.monotonic() < until_s and process.poll() is None:
         first_path = next(iter(sorted(folder.glob("*"))), None)
         if first_path is not None:

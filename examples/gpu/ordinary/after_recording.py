@@ -27,7 +27,7 @@ Step = Callable[[], object]
 
 
 def training_step(device: torch.device) -> Step:
-    """A training step of many small layers: it is bound by the launches of its kernels."""
+    """Return a training step of many small layers: it is bound by the launches of its kernels."""
     torch.manual_seed(0)
     network = nn.Sequential(*(nn.Linear(WIDTH, WIDTH) for _ in range(LAYERS))).to(device)
     optimizer = torch.optim.SGD(network.parameters(), lr=0.01)
@@ -42,7 +42,7 @@ def training_step(device: torch.device) -> Step:
 
 
 def replayed(step: Step) -> Step:
-    """The same step as one CUDA graph.
+    """Return a step as one CUDA graph.
 
     Args:
         step: Is run three times on another stream, and captured.

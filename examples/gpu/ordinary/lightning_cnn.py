@@ -32,14 +32,14 @@ class Classifier(lightning.LightningModule):
         self.net = nn.Sequential(*blocks, nn.Flatten(), nn.Linear(256 * 16, KINDS))
 
     def training_step(self, batch: list[Tensor], _: int) -> Tensor:
-        """The loss of a batch."""
+        """Return the loss of a batch."""
         pictures, kinds = batch
         loss = nn.functional.cross_entropy(self.net(pictures), kinds)
         self.log("loss", loss, prog_bar=True)
         return loss
 
     def validation_step(self, batch: list[Tensor], _: int) -> None:
-        """The share of a batch that is classified correctly."""
+        """Log the share of a batch that is classified correctly."""
         pictures, kinds = batch
         self.log("accuracy", (self.net(pictures).argmax(1) == kinds).float().mean())
 

@@ -48,7 +48,7 @@ class LanguageModel(nn.Module):
         self.register_buffer("mask", nn.Transformer.generate_square_subsequent_mask(LENGTH))
 
     def forward(self, text: Tensor) -> Tensor:
-        """The scores of the following characters: ``(batch, length)`` to those by vocabulary."""
+        """Return the scores of the next characters, ``(batch, length, vocabulary)``."""
         x = self.characters(text) + self.positions
         return self.scores(self.layers(x, mask=self.mask, is_causal=True))
 

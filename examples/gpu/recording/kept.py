@@ -62,7 +62,7 @@ def keep(left: Path, target: Path) -> list[Path]:
 
 
 def files_of(target: Path) -> list[Path]:
-    """The recordings in a folder: the trace first."""
+    """Return the recordings in a folder: the trace first."""
     return [path for ending in ENDINGS for path in sorted(target.glob("*" + ending))]
 
 
@@ -91,7 +91,7 @@ def keep_snapshot(written: Path, kept: Path, folder: Path) -> None:
 
 
 def copy_with_other_folders(value: Any, places: Mapping[str, str], seen: dict[int, Any]) -> Any:  # noqa: ANN401
-    """A copy of plain data with other folder names; shared objects stay shared.
+    """Return a copy of plain data with other folder names; shared objects stay shared.
 
     Args:
         value: Dictionaries, lists, tuples, strings, numbers.
@@ -118,7 +118,7 @@ def copy_with_other_folders(value: Any, places: Mapping[str, str], seen: dict[in
 
 
 def report_on(target: Path) -> Report | None:
-    """The report on a folder's recordings, or None if there are none.
+    """Return the report on a folder's recordings, or None if there are none.
 
     Of several processes, only the first one's recordings are used.
     """
@@ -128,7 +128,7 @@ def report_on(target: Path) -> Report | None:
 
 
 def what_a_device_must_have(report: Mapping[str, Any]) -> dict[str, Any]:
-    """The part of a JSON report on a GPU recording that must not change."""
+    """Return the part of a JSON report on a GPU recording that must not change."""
     summary = report["summary"]
     kernels = [
         {key: kernel[key] for key in ("name", "n_calls", "total_ns")}
@@ -145,7 +145,7 @@ def expect(target: Path, report: Report) -> None:
 
 
 def digest_of(*parts: Path | str) -> str:
-    """One digest of files and strings, in order.
+    """Return one digest of files and strings, in order.
 
     Args:
         parts: Files, folders (all their Python files) and strings.

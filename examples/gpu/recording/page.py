@@ -70,7 +70,7 @@ _NO_NEED: Final = "a CUDA GPU for its figures; the problem exists on a CPU too"
 
 
 def page(truths: Sequence[Truth], rows: Rows) -> str:
-    """The whole page.
+    """Return the whole page.
 
     Args:
         truths: All programs.
@@ -255,7 +255,7 @@ def _ratio(value: float | None, bare: float | None) -> str:
 
 
 def _one_line(text: str) -> str:
-    """A program's output as one line of Markdown."""
+    """Return a program's output as one line of Markdown."""
     words = " ".join(text.split()).replace("`", "'")
     return f"`{words}`"
 

@@ -51,7 +51,7 @@ class Run:
 
     @property
     def best_ms(self) -> float | None:
-        """The shortest step time without profkit, in milliseconds."""
+        """Return the shortest step time without profkit, in milliseconds."""
         return min(self.bare_ms, default=None)
 
 
@@ -120,7 +120,7 @@ def _driver() -> str | None:
 
 
 def settings() -> dict[str, str]:
-    """The environment variables of programs: those of this process without profkit's."""
+    """Return the environment variables of programs: those of this process without profkit's."""
     environment = {key: value for key, value in os.environ.items() if not key.startswith("PROFKIT")}
     environment["PYTHONPATH"] = os.pathsep.join(
         filter(None, (str(ROOT), os.environ.get("PYTHONPATH")))
@@ -129,13 +129,13 @@ def settings() -> dict[str, str]:
 
 
 def options_of(name: str) -> list[str]:
-    """The options of ``profkit run`` with which a program is recorded."""
+    """Return the options of ``profkit run`` with which a program is recorded."""
     options: list[str] = EXPECTED[name].get("options", [])
     return options
 
 
 def digest(name: str, arguments: list[str], on: dict[str, Any]) -> str:
-    """A digest of everything that a run depends on.
+    """Return a digest of everything that a run depends on.
 
     Args:
         name: The program.
@@ -147,12 +147,12 @@ def digest(name: str, arguments: list[str], on: dict[str, Any]) -> str:
 
 
 def today() -> str:
-    """The date."""
+    """Return the date."""
     return dt.datetime.now(dt.UTC).date().isoformat()
 
 
 def missing(name: str, device: str) -> list[str]:
-    """What a program needs and this machine does not have.
+    """Return what a program needs and this machine does not have.
 
     Args:
         device: Where it would run.

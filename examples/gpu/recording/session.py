@@ -58,7 +58,7 @@ class Session:
         self._scratch = scratch
 
     def is_done(self, name: str, cured: bool) -> bool:  # noqa: FBT001  (half of a run's name)
-        """Whether this very run is recorded already, and succeeded.
+        """Return whether this very run is recorded already, and succeeded.
 
         Args:
             name: The program.
@@ -166,7 +166,7 @@ class Session:
         return [path.name for path in too_large]
 
     def _describe_provenance(self, name: str, cured: bool) -> dict[str, Any]:  # noqa: FBT001
-        """The provenance of a recording."""
+        """Describe the provenance of a recording."""
         text = (PROGRAMS / f"{name}.py").read_text(encoding="utf-8")
         line, facts = fault_line(text), EXPECTED[name]
         arguments = self._arguments(name, cured)

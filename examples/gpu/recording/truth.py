@@ -32,7 +32,7 @@ class Said:
     step_ms: float | None
 
     def others(self, allowed: frozenset[str]) -> list[str]:
-        """The rules with findings that are not among some names."""
+        """Return the rules with findings that are not among some names."""
         return sorted({finding.name for finding in self.findings} - allowed)
 
 
@@ -59,7 +59,7 @@ class Truth:
 
     @property
     def finding(self) -> Finding | None:
-        """The finding of the expected rule, the one at its line first."""
+        """Return the finding of the expected rule, the one at its line first."""
         of_rule = [finding for finding in self._findings if finding.name == self.facts["rule"]]
         return next(
             (finding for finding in of_rule if self.is_placed(finding)), next(iter(of_rule), None)
@@ -70,7 +70,7 @@ class Truth:
         return self.said.findings if self.said else ()
 
     def is_placed(self, finding: Finding) -> bool:
-        """Whether a finding's first location is the line of the problem."""
+        """Return whether a finding's first location is the line of the problem."""
         first = next(iter(finding.locations), None)
         if first is None or first.file is None:
             return False
@@ -100,7 +100,7 @@ class Truth:
 
     @property
     def predicted_ms(self) -> float | None:
-        """The finding's cost in milliseconds per step."""
+        """Return the finding's cost in milliseconds per step."""
         finding = self.finding
         if finding is None or finding.cost.per_step_ns is None:
             return None
@@ -115,7 +115,7 @@ class Truth:
 
     @property
     def is_within(self) -> bool | None:
-        """Whether the prediction is within the aim; None if it makes no such claim."""
+        """Return whether the prediction is within the aim; None if it makes no such claim."""
         finding = self.finding
         if finding is None or finding.cost.basis != "measured" or self.predicted_ms is None:
             return None

@@ -124,7 +124,7 @@ class Turns:
 
 
 def _how_it_ended(code: int) -> str:
-    """A short description of an exit code, empty for success."""
+    """Return a short description of an exit code, empty for success."""
     if code < 0:
         return f"ended by {signal.Signals(-code).name}"
     return f"exit code {code}" if code else ""

@@ -109,7 +109,7 @@ def test_without_any_socket_the_warning_says_so(
 
 
 def stale(folder: Path, pid: int, path: Path) -> Path:
-    """What a program leaves behind that was killed."""
+    """Return the files that a killed program leaves behind."""
     path.parent.mkdir()
     with socket.socket(socket.AF_UNIX) as left:
         left.bind(str(path))
@@ -232,7 +232,7 @@ def test_an_unknown_question_is_answered(listening: ProgramListener) -> None:
 def recording(
     listening: ProgramListener, n: int = 2, *, memory: bool = False
 ) -> Iterator["Future[dict[str, Any]]"]:
-    """A recording that another thread asks for, and its answer."""
+    """Ask for a recording in another thread, and yield its answer."""
     question = {"ask": "record", "id": "1", "steps": n, "memory": memory}
     with ThreadPoolExecutor(1) as pool:
         answer = pool.submit(ask, listening, **question)

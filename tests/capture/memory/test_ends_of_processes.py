@@ -107,7 +107,7 @@ class Monitored(Ended):
 
     @property
     def leak(self) -> dict[str, Any]:
-        """The only leak."""
+        """Return the only leak."""
         assert self.report is not None, self.err
         (leak,) = (
             finding for finding in self.report["findings"] if finding["name"] == "growing-container"

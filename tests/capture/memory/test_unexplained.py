@@ -61,7 +61,7 @@ def test_growth_of_a_library_is_reported_as_native(allocated: list[int]) -> None
 
 @pytest.fixture
 def native_op(allocated: list[int]) -> Iterator[Callable[[Tensor], Tensor]]:
-    """An operator whose implementation keeps memory: 300 KiB and as many bytes as its input."""
+    """Yield an operator that keeps 300 KiB, and as many bytes as its input has."""
     library = torch.library.Library("profkit_test", "DEF")
     library.define("keep(Tensor x) -> Tensor")
 

@@ -29,7 +29,7 @@ class Holder:
 
 
 def of(module: ModuleType, limit: int = 3) -> tuple[Chain, ...]:
-    """The chains to the object that a program tracks."""
+    """Return the chains to the object that a program tracks."""
     # After thousands of tests a process has more objects than most programs.
     return find_chains([module.ref()], limit=limit, budget_s=60.0)[0]
 

@@ -9,7 +9,7 @@ from profkit.capture.process import devices
 
 @pytest.fixture
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A machine with one GPU: its folder of the driver, and its device files."""
+    """Return a machine with one GPU: its folder of the driver, and its device files."""
     gpu = tmp_path / "gpus" / "0000:01:00.0"
     gpu.mkdir(parents=True)
     (gpu / "information").write_text("Model: \t\t NVIDIA H200\nIRQ:   \t\t 118\n")

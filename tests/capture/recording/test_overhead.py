@@ -10,7 +10,7 @@ from profkit.capture.recording.schedule import Phase
 
 @pytest.fixture
 def now_ns(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The time that the clock shows."""
+    """Return the time that the clock shows."""
     now = [1]
     monkeypatch.setattr(time, "perf_counter_ns", lambda: now[0])
     return now

@@ -77,7 +77,7 @@ def test_the_heap_shows_how_many_events_there_are_at_most(*, stacks: bool) -> No
 
 @pytest.fixture
 def heap(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
-    """The heap's bytes, as the test sets them."""
+    """Return the heap's bytes, as the test sets them."""
     sizes = {"bytes": 10_000_000}
     monkeypatch.setattr(Heap, "in_use", lambda _: (sizes["bytes"], 0, 0))
     return sizes

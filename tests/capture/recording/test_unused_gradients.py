@@ -16,7 +16,7 @@ def no_optimizers_of_other_tests() -> None:
 
 
 def called(**modules: nn.Module) -> dict[str, int]:
-    """The addresses of modules and of the modules in them, by a name for each."""
+    """Return the addresses of modules and of the modules in them, by a name for each."""
     return {
         f"{name}{number}": id(module)
         for name, outer in modules.items()

@@ -19,7 +19,7 @@ def windows() -> RecordingWindows:
 
 
 def exported(recording: ProfilerRecording, path: Path) -> list[str]:
-    """The names of the operators in a recording's file."""
+    """Return the names of the operators in a recording's file."""
     recording.export(path)
     events = json.loads(path.read_text())["traceEvents"]
     return [event["name"] for event in events if event.get("cat") == "cpu_op"]

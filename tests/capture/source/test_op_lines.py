@@ -75,7 +75,7 @@ def program(tmp_path: Path) -> Iterator[ModuleType]:
 
 @pytest.fixture
 def recorded(program: ModuleType, opened: Opened) -> dict[str, Any]:
-    """The recorded lines of one step."""
+    """Return the recorded lines of one step."""
     import torch
 
     x = torch.tensor([[1.0, -2.0, 3.0, 4.0]] * 3)

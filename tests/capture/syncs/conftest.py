@@ -29,11 +29,11 @@ class FakeSyncMode:
     n_traced: int = 0
 
     def set_mode(self, mode: int) -> None:
-        """As ``_cuda_set_sync_debug_mode``."""
+        """Stand in for ``_cuda_set_sync_debug_mode``."""
         self.mode = mode
 
     def activate(self) -> None:
-        """As ``_activate_gpu_trace``."""
+        """Stand in for ``_activate_gpu_trace``."""
         self.n_traced += 1
 
 
@@ -42,7 +42,7 @@ ONE = torch.ones(1)
 
 @pytest.fixture
 def cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeSyncMode]:
-    """A torch with sync debug mode."""
+    """Yield a torch with sync debug mode."""
     fake = FakeSyncMode()
     c: Any = torch._C
     monkeypatch.setattr(c, "_cuda_set_sync_debug_mode", fake.set_mode, raising=False)
@@ -61,5 +61,5 @@ Fires = Callable[[], None]
 
 @pytest.fixture
 def stream_sync() -> Fires:
-    """The function that torch calls, from C++, before it synchronizes a stream."""
+    """Return the function that torch calls, from C++, before it synchronizes a stream."""
     return functools.partial(_gpu_trace.StreamSynchronizationCallbacks.fire_callbacks, 7)

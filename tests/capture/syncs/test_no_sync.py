@@ -24,7 +24,7 @@ pytestmark = pytest.mark.usefixtures("cuda")
 
 
 def line_of(function: object) -> int:
-    """The line after a function's first."""
+    """Return the line after a function's first."""
     return int(function.__code__.co_firstlineno) + 1  # type: ignore[attr-defined]
 
 

@@ -190,7 +190,7 @@ def frames_of(frame: FrameType | None) -> Iterator[FrameType]:
 
 
 def is_profkit_call(frames: Sequence[FrameType]) -> bool:
-    """Whether profkit uses the profiler, and not the program: the first caller outside of torch."""
+    """Return whether profkit, and not the program, is the profiler's caller outside of torch."""
     files = (frame.f_code.co_filename for frame in frames)
     caller = next((file for file in files if _TORCH not in file and not _is_helper(file)), "")
     return caller.startswith(PROFKIT)
@@ -220,7 +220,7 @@ def find_open(frames: Sequence[FrameType]) -> list[str]:
 
 
 def _is_helper(file: str) -> bool:
-    """Whether a file only passes calls on: this one, contextlib's, profkit's wrappers."""
+    """Return whether a file only passes calls on: this one, contextlib's, profkit's wrappers."""
     return file.startswith((_HERE, _WRAPPERS)) or file.endswith(f"{os.sep}contextlib.py")
 
 
@@ -232,7 +232,7 @@ def _is_measurement(frames: Sequence[FrameType]) -> bool:
 
 
 def _is_program_frame(frame: FrameType) -> bool:
-    """Whether a frame is of the program: not of profkit, torch, or Python itself."""
+    """Return whether a frame is of the program: not of profkit, torch, or Python itself."""
     file = frame.f_code.co_filename
     libraries = (PROFKIT, "site-packages", f"{os.sep}lib{os.sep}python", "<frozen")
     return not any(part in file for part in libraries) and not _is_helper(file)
@@ -265,7 +265,7 @@ _VARARGS: Final = 0x4
 
 
 def _is_signal_handler(frame: FrameType) -> bool:
-    """Whether the interpreter called this with a signal and the frame that it interrupted."""
+    """Return whether the interpreter called this with a signal and the interrupted frame."""
     values = _arguments(frame) if frame.f_back is not None else []
     return any(
         isinstance(number, int) and values[i + 1] is frame.f_back and _is_signal(number)
@@ -278,7 +278,7 @@ def _is_signal(number: int) -> bool:
 
 
 def _is_profile_function(frame: FrameType) -> bool:
-    """Whether the interpreter called this with the frame below, an event, and its argument."""
+    """Return whether the interpreter called this with a frame, an event, and its argument."""
     values = _arguments(frame) if frame.f_back is not None else []
     return any(
         value is frame.f_back and isinstance(values[i + 1], str)
@@ -291,7 +291,7 @@ def _is_finalizer(frame: FrameType) -> bool:
 
 
 def _is_weakref_callback(frame: FrameType) -> bool:
-    """Whether this was called with a weak reference to an object that is gone."""
+    """Return whether this was called with a weak reference to an object that is gone."""
     if frame.f_code is weakref.finalize.__call__.__code__:
         return _arguments(frame)[1] is not None
     if _is_helper(frame.f_code.co_filename):
@@ -313,7 +313,7 @@ def code_of(function: object) -> CodeType | None:
 
 
 def _is_optimizer_step(frame: FrameType) -> bool:
-    """Whether this is torch's wrapper of an optimizer's step, or the step itself."""
+    """Return whether this is torch's wrapper of an optimizer's step, or the step itself."""
     code = frame.f_code
     if code in _step_wrappers():
         return True
@@ -337,7 +337,7 @@ def _step_wrappers() -> set[CodeType]:
 
 
 def _is_operator(frame: FrameType) -> bool:
-    """Whether an operator is open that Python code implements, or that calls Python code."""
+    """Return whether an operator is open that Python code implements, or that calls Python code."""
     code = frame.f_code
     if code.co_name == "<module>":
         return False
@@ -351,7 +351,7 @@ def _is_operator(frame: FrameType) -> bool:
 
 
 def _is_of_autograd(code: CodeType) -> bool:
-    """Whether this is a method of a function of autograd, and not of a module."""
+    """Return whether this is a method of a function of autograd, and not of a module."""
     function = _loaded("torch.autograd", "Function")
     kinds = [] if function is None else [function]
     for kind in kinds:
@@ -366,19 +366,19 @@ def _is_of_autograd(code: CodeType) -> bool:
 
 
 def _is_compiler(frame: FrameType) -> bool:
-    """Whether the compiler runs, and is not merely imported."""
+    """Return whether the compiler runs, and is not merely imported."""
     code = frame.f_code
     return code.co_name != "<module>" and code.co_filename.endswith(_COMPILER_FILES)
 
 
 def _is_in_backward() -> bool:
-    """Whether this thread runs a backward pass."""
+    """Return whether this thread runs a backward pass."""
     task = _loaded("torch._C", "_current_graph_task_id")
     return task is not None and task() != -1
 
 
 def _is_compiling() -> bool:
-    """Whether this thread compiles or traces."""
+    """Return whether this thread compiles or traces."""
     context = _loaded("torch._guards", "CompileContext")
     if context is not None and context.try_get() is not None:
         return True
@@ -392,7 +392,7 @@ def _loaded(module: str, name: str) -> Any:  # noqa: ANN401
 
 
 def _is_within_trace_function() -> bool:
-    """Whether a profile or trace function is open, one that is written in C included.
+    """Return whether a profile or trace function is open, one that is written in C included.
 
     The interpreter calls no trace function meanwhile: ``repr()`` of an object within torch's own
     profile function is told by that alone.

@@ -76,7 +76,7 @@ def add_random_work(b: TraceBuilder, r: random.Random, depth: int = 0) -> None:
 
 
 def is_serial(ctx: Context) -> bool:
-    """Whether all events are of one thread of the host."""
+    """Return whether all events are of one thread of the host."""
     return not ctx.has_device_work and len(np.unique(ctx.events.lane)) == 1
 
 

@@ -20,7 +20,7 @@ from tests.corpus.recordings import CORPUS, needs_corpus
 
 
 def assert_exact(every: Sequence[ModuleSummary]) -> None:
-    """Each module has its own time and that of its children, exactly."""
+    """Assert that each module's time is exactly its own and its children's."""
     host, device = Counter[int](), Counter[int]()
     parents: list[int] = []
     for number, module in enumerate(every):
@@ -36,7 +36,7 @@ def assert_exact(every: Sequence[ModuleSummary]) -> None:
 
 
 def layers(builder: TraceBuilder, n: int) -> None:
-    """The forward pass of a model with repeated layers: 10 µs on the host and 2 µs beside it."""
+    """Add the forward pass of a model with repeated layers, of 10 µs on the host."""
     with builder.module("Net"):
         for number in range(n):
             with builder.module("Block", number):
@@ -50,7 +50,7 @@ def layers(builder: TraceBuilder, n: int) -> None:
 
 @contextmanager
 def backward(builder: TraceBuilder, name: str, number: int, self_ns: int) -> Iterator[None]:
-    """A node of the backward pass, on a thread of its own."""
+    """Add a node of the backward pass, on another thread."""
     with builder.thread(2), builder.op(name, sequence=number, self_ns=self_ns) as node:
         node.args |= {"Fwd thread id": 1}  # type: ignore[operator]
         yield

@@ -12,7 +12,7 @@ NONE = ["", ""]
 
 
 def work(name: str, *inputs: tuple[list[object], str] | str) -> CallWork | None:
-    """The work of a call: an input is a shape with a type, or a value as text."""
+    """Return the work of a call: an input is a shape with a type, or a value as text."""
     dims = [[] if isinstance(given_input, str) else given_input[0] for given_input in inputs]
     types = ["Scalar" if isinstance(given_input, str) else given_input[1] for given_input in inputs]
     values = [given_input if isinstance(given_input, str) else "" for given_input in inputs]

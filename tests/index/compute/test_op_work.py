@@ -34,7 +34,7 @@ def network() -> nn.Module:
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> tuple[Trace, OpWork, dict[str, int]]:
-    """A recording, the work in it, and the FLOPs by operator that torch counts."""
+    """Return a recording, the work in it, and the FLOPs by operator that torch counts."""
     image, rows = torch.randn(2, 3, 16, 16), torch.randn(5, 7, 16, requires_grad=True)
     model, recurrent = network(), nn.LSTM(16, 8)
 

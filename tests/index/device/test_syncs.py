@@ -171,7 +171,7 @@ def test_a_barrier_on_an_xpu_is_not_a_sync(tmp_path: Path) -> None:
 
 
 def xpu_wait(b: TraceBuilder, *, first: bool) -> TraceBuilder:
-    """One wait as SYCL's runtime, the driver and the synchronization all recorded it."""
+    """Add a wait as SYCL's runtime, the driver and the synchronization all recorded it."""
     with b.op("aten::item"):
         start = b.now_ns
         ident = b.call("urQueueFinish", 30_000, cat="xpu_runtime")

@@ -79,7 +79,7 @@ def test_these_kernels_do_not_cast_to_one_of_these_types(name: str) -> None:
 
 
 def computed_in_float32() -> list[str]:
-    """What autocast computes in float32, as the installed PyTorch has it."""
+    """Return what autocast computes in float32, as the installed PyTorch has it."""
     header = Path(torch.__file__).parent / "include" / "ATen" / "autocast_mode.h"
     text = header.read_text()
     lists = re.findall(

@@ -269,7 +269,7 @@ def test_the_origin_of_aligned_lines_is_recorded(read: Read) -> None:
 
 
 def started(b: TraceBuilder) -> None:
-    """The profiler's own calls when a recording begins, of which the first is still open."""
+    """Add the profiler's calls at the start of a recording, the first of them still open."""
     with b.frame("torch/autograd/profiler.py", 339, "_start_trace"):
         b.advance(1_000)
     with b.frame("torch/profiler/profiler.py", 304, "add_metadata_json"):

@@ -44,7 +44,7 @@ class Call:
 def collective(
     number: int, starts_ns: Sequence[int], transfer_ns: int, **given: object
 ) -> list[Call]:
-    """A collective of ranks 0, 1, … that ends on all at once."""
+    """Return a collective of ranks 0, 1, … that ends on all at once."""
     end = max(starts_ns) + transfer_ns
     return [
         replace(Call(number, rank, start, end), **given)  # type: ignore[arg-type]
@@ -60,7 +60,7 @@ class Clock:
     drift: float = 0.0
 
     def shows(self, true_ns: int) -> int:
-        """What it shows at some moment."""
+        """Return the time that the clock shows at some moment."""
         return BASE_NS + true_ns + self.offset_ns + round(self.drift * true_ns)
 
 
@@ -69,7 +69,7 @@ def ranks_of(
     clocks: Sequence[Clock] = (),
     hosts: Sequence[str | None] = (),
 ) -> list[RankCalls]:
-    """The collectives of each rank as they would be recorded.
+    """Return the collectives of each rank as they would be recorded.
 
     Args:
         clocks: By rank; correct where there is none.

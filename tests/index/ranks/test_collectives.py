@@ -47,7 +47,7 @@ def covers(intervals: list[Interval], moment: int) -> bool:
 
 
 def pauses_within(work: list[Interval], start: int, end: int) -> list[list[int]]:
-    """The moments of each pause in the work."""
+    """Return the moments of each pause in the work."""
     groups: list[list[int]] = [[]]
     for moment in range(start, end):
         if covers(work, moment):

@@ -52,7 +52,7 @@ def build_gloo_calls(n_ranks: int = 2, n: int = 6) -> list[CollectiveCalls]:
 
 
 def gloo_record(rank: int, n: int = 6, after_ns: int = 20 * US) -> FlightRecord:
-    """The calls of two groups in turns, as gloo's recorder keeps them."""
+    """Return the calls of two groups in turns, as gloo's recorder keeps them."""
     entries = [
         build_entry(
             1 + number // 2,

@@ -18,7 +18,7 @@ BASE_NS = 1_735_689_600_000_000_000
 def report(
     folder: Path, n_ranks: int, *, has_inputs: bool = True, groups: tuple[list[int], ...] = ()
 ) -> Report:
-    """The report on a chain of ranks in which each sends to the next one, four times per step."""
+    """Return the report on ranks that each send to the next one, four times per step."""
     for rank in range(n_ranks):
         listed = [list(range(n_ranks)), *(group for group in groups if rank in group)]
         b = TraceBuilder(

@@ -41,7 +41,7 @@ def matched(found: Matches) -> list[dict[int, int]]:
 
 
 def number_of(found: Matches, row: int) -> int:
-    """The index of a call among those of its rank."""
+    """Return the index of a call among those of its rank."""
     return int(row - found.calls.first[found.calls.member[row]])
 
 
@@ -175,7 +175,7 @@ def test_what_does_not_end_together_is_not_matched() -> None:
 
 
 def test_a_thread_of_the_host_may_see_the_end_of_its_call_late() -> None:
-    """As it does where it has to wait for a core."""
+    """A thread that has to wait for a core sees the end of its call late."""
     calls = [
         replace(c, end_ns=c.end_ns + 50 * MS) if c.collective == 6 and c.rank == 0 else c
         for c in job()

@@ -449,7 +449,7 @@ class Simulation:
         active: list[tuple[int, int, Thread]],
         actions: dict[Thread, list[Action]],
     ) -> None:
-        """One pause: the threads of each group start when the group before has ended."""
+        """Add a pause in which each group of threads starts at the end of the group before."""
         there = object()
         actions[main].append(Action(pause[0], 7, "call", there))
         waits_for, since = [there], pause[0]
@@ -562,7 +562,7 @@ class _Run:
     def run_thread(  # noqa: C901  (one branch per kind of action)
         self, name: Thread, actions: list[Action]
     ) -> Iterator[object]:
-        """What a thread does: a process that yields moments and signals to wait for."""
+        """Run a thread: yield the moments and signals that it waits for."""
         gone = _merged(
             [
                 (s.begin, s.end)

@@ -54,7 +54,7 @@ def calls_of(ctx: Context, played: Played, without: set[int]) -> Rows:
 
 
 def ends(ctx: Context, times: Int64s) -> tuple[int, list[int]]:
-    """The end of all threads, and those of device work, ascending."""
+    """Return the end of all threads, and those of device work, ascending."""
     kind = ctx.replay.graph.kind
     last = int(times[kind == NodeKind.HOST].max())
     return last, sorted(times[kind == NodeKind.DEVICE].tolist())

@@ -21,7 +21,7 @@ SIZES = (512, 700_416, MIB, MIB + 512, 3 * MIB, 12 * MIB, 64 * MIB)
 
 
 def memory_of(b: SnapshotBuilder) -> DeviceMemory:
-    """What a builder's snapshot of one device tells."""
+    """Return the device memory in a builder's snapshot."""
     snapshot = replace(convert_snapshot(b.to_dict(), len(b.to_bytes())), devices=(0,))
     (memory,) = Context(snapshot=snapshot).device_memories
     return memory

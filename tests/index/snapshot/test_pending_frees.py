@@ -71,7 +71,7 @@ def test_a_history_without_completions_or_requests_has_no_pending_frees(kept: st
 
 
 def _walked(entries: list[dict[str, Any]]) -> int:
-    """The most that waited, by walking the entries one by one."""
+    """Return the most that waited, by walking the entries one by one."""
     waiting: dict[int, int] = {}
     most = 0
     for entry, following in zip(entries, [*entries[1:], {}], strict=True):

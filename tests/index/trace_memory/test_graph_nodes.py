@@ -15,7 +15,7 @@ from profkit.model.trace import Trace
 
 
 def nodes_of(folder: Path, program: Callable[[], object]) -> GraphNodes:
-    """The nodes that a program made, as a trace of it tells."""
+    """Return the nodes that a program made, as a trace of it tells."""
     with profile(activities=[ProfilerActivity.CPU]) as recorded:
         program()
         torch.ones(2, requires_grad=True)  # an operator more, so that the last node is seen

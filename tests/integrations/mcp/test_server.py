@@ -69,7 +69,7 @@ def with_client(root: Path, talk: Callable[[Call], Awaitable[None]]) -> None:
 
 
 def asked(root: Path, tool: str, **arguments: object) -> Any:  # noqa: ANN401  (JSON)
-    """The answer of a tool, which is no error."""
+    """Return the answer of a tool that did not fail."""
     lines: list[str] = []
 
     async def talk(call: Call) -> None:

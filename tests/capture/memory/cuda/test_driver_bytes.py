@@ -19,7 +19,7 @@ Uses = list[tuple[int, int | None]]
 
 @pytest.fixture
 def cuda(monkeypatch: pytest.MonkeyPatch) -> FakeCuda:
-    """A device of 80 GiB, with 70 GiB free and 3 GiB reserved by torch."""
+    """Return a device of 80 GiB, with 70 GiB free and 3 GiB reserved by torch."""
     fake = FakeCuda()
     fake.install(monkeypatch)
     monkeypatch.setattr(torch.version, "hip", None)

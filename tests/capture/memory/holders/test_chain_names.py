@@ -170,7 +170,7 @@ class Box:
 
 
 def _build_containers(path: list[str], target: object) -> object:
-    """A target within containers, the innermost first."""
+    """Build a target within containers, the innermost first."""
     from collections import deque
 
     held: Any = [target]

@@ -43,13 +43,13 @@ UNKNOWN = {
 
 @pytest.fixture(autouse=True)
 def unlimited(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The program is that of all tests before, whose modules have many objects."""
+    """Lift the limit: the modules of earlier tests have many objects."""
     monkeypatch.setattr(forward_search, "_MAX_OBJECTS", 10**7)
     monkeypatch.setattr(forward_search, "_MAX_ENTRIES", 10**8)
 
 
 def chains_of(module: ModuleType, *, forward: bool) -> list[str]:
-    """The chains to the module's object, found only forward or only backward."""
+    """Return the chains to the module's object, found only forward or only backward."""
     reference = weakref.ref(module.ref())
     n_references = count_references([reference]) if forward else None
     targets = [module.ref()]

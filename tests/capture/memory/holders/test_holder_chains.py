@@ -323,7 +323,7 @@ def test_a_holder_is_named_and_cutting_it_frees_the_object(world: World, name: s
 
 
 def _hook_ids(module: ModuleType) -> Iterator[int]:
-    """The keys of the hooks that a program has registered."""
+    """Yield the keys of the hooks that a program has registered."""
     model = getattr(module, "model", ())
     for thing in (getattr(module, "w", None), *(model if hasattr(model, "__iter__") else ())):
         for name in ("_backward_hooks", "_forward_hooks"):

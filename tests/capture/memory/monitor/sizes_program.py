@@ -30,7 +30,7 @@ class Plain:
 
 
 class Slots:
-    """The same with slots."""
+    """An instance with slots."""
 
     __slots__ = ("loss", "name", "step")
 

@@ -33,14 +33,14 @@ def forked(x: Tensor) -> Tensor:
 
 
 def line_of(sampler: AllocationSampler, tensor: Tensor) -> int:
-    """The line in this file that allocated a tensor."""
+    """Return the line in this file that allocated a tensor."""
     stack = sampler.stack_of(tensor.untyped_storage()._cdata)
     assert stack[0][0] == __file__
     return stack[0][1]
 
 
 def here() -> int:
-    """The line of the caller."""
+    """Return the line of the caller."""
     return sys._getframe(1).f_lineno
 
 

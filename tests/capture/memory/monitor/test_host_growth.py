@@ -150,7 +150,7 @@ def test_whether_a_series_rises_is_told_by_its_latest_samples() -> None:
 
 
 def tracker(per_step: dict[tuple[str, int, str], float]) -> HostGrowthTracker:
-    """One that found growth in strings, with the pace of each line that allocates."""
+    """Return a tracker that found growth in strings, with the pace of each allocating line."""
     tracker = HostGrowthTracker()
     tracker._scans = [
         HostScan(step, {"str": TypeTotals(step, 90_000 * step)}, 0, []) for step in (10, 20)

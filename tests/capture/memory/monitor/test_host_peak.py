@@ -39,7 +39,7 @@ Noted = tuple[int, int, int]
 
 @pytest.fixture
 def find(monkeypatch: pytest.MonkeyPatch) -> Callable[[Sequence[Noted | None], int], object]:
-    """The peak after some samples, of which None stands for one in a recording."""
+    """Find the peak after some samples, of which None stands for one in a recording."""
 
     def find_of(samples: Sequence[Noted | None], at_end_mib: int) -> object:
         peaks = HostPeaks()

@@ -357,7 +357,7 @@ def test_larger_and_larger_batches_that_are_freed_are_no_leak() -> None:
 
 
 def test_longer_and_longer_episodes_with_graphs_are_no_leak() -> None:
-    """As of an agent that survives longer and longer."""
+    """Episodes of an agent that survives longer and longer."""
     weight = nn.Parameter(torch.ones(1))
     values: list[Tensor] = []
 

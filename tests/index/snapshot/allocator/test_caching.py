@@ -16,7 +16,7 @@ def allocator(
     capacity_bytes: int | None = None,
     limit_bytes: int | None = None,
 ) -> tuple[CachingAllocator, StreamPool, StreamPool]:
-    """An allocator, and its pools of small and of large requests for one stream."""
+    """Return an allocator, and its pools of small and of large requests for one stream."""
     made = CachingAllocator(settings or AllocatorSettings(), capacity_bytes, limit_bytes)
     return made, made.pool(0, is_small=True), made.pool(0, is_small=False)
 
@@ -28,7 +28,7 @@ def given_to(made: CachingAllocator, n_bytes: int, pool: StreamPool) -> Block:
 
 
 def changes(made: CachingAllocator) -> list[int]:
-    """What was taken from the driver and given back, in mebibytes."""
+    """Return the mebibytes taken from the driver and given back."""
     return [n_bytes // MIB for _, n_bytes, _ in made.changes]
 
 

@@ -17,7 +17,7 @@ def requests(b: SnapshotBuilder, whole: Any = None) -> Requests:  # noqa: ANN401
 
 
 def done(found: Requests) -> list[tuple[str, int]]:
-    """What was done, with the mebibytes that the request asked for."""
+    """Return the driver's calls, with the mebibytes that the request asked for."""
     return [
         (RequestKind(kind).name, 0 if which < 0 else int(found.n_bytes[which]) // MIB)
         for kind, which in zip(found.kind.tolist(), found.which.tolist(), strict=True)

@@ -24,7 +24,7 @@ EMPTY = InitialState(
 
 
 def build_requests(n: int) -> Requests:
-    """So many requests of random lengths, each freed at random while some hundreds live."""
+    """Build requests of random lengths, each freed at random while some hundreds live."""
     chance = np.random.default_rng(1)
     live: list[int] = []
     kind, which = [], []

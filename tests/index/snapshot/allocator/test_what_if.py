@@ -32,7 +32,7 @@ STEPS = st.lists(
 
 
 def ran(program: Program, **settings: object) -> DeviceMemory:
-    """What a program's snapshot tells, recorded under some settings."""
+    """Return the memory in a program's snapshot, recorded under some settings."""
     b = SnapshotBuilder(**settings)  # type: ignore[arg-type]
     program(b)
     (memory,) = memories(b)
@@ -40,12 +40,12 @@ def ran(program: Program, **settings: object) -> DeviceMemory:
 
 
 def most_reserved(program: Program, **settings: object) -> int:
-    """What was reserved at most, as the builder's own allocator says."""
+    """Return the peak of reserved bytes by the builder's own allocator."""
     return int(ran(program, **settings).replay.reserved_bytes.max())
 
 
 def program_of(steps: Steps, unrecorded: Sequence[tuple[str, int, int]] = ()) -> Program:
-    """A program of some steps, of which the first are not recorded; each does what it can."""
+    """Return a program of some steps, of which the first are not recorded."""
 
     def program(b: SnapshotBuilder) -> None:
         held: list[ReferenceBlock] = []
@@ -128,7 +128,7 @@ def test_a_full_device_is_reproduced(steps: Steps, total: int) -> None:
 
 
 def split_by_shorter_ones(b: SnapshotBuilder) -> None:
-    """Each long block is split by a shorter one that stays, so the next long one is taken anew."""
+    """Split each long block by a shorter one that stays, so the next is taken anew."""
     for _ in range(10):
         b.free(b.alloc(200 * MIB))
         b.alloc(120 * MIB)
