@@ -58,6 +58,44 @@ def write_job(folder: Path, n_ranks: int = 2, n_warm_ups: int = 0) -> Path:
     return folder
 
 
+def write_rank(rank: int, folder: Path, *, world_size: int = 3, begins_s: int = 5) -> Path:
+    """Write three steps with an all-reduce of ranks 0 and 1 that rank 1 joins late, and an item."""
+    b = TraceBuilder(
+        head={
+            "distributedInfo": {"rank": rank, "world_size": world_size},
+            "host_name": "node",
+        }
+    )
+    b.now_ns += begins_s * 1_000_000_000
+    args = {
+        "Collective name": "allreduce",
+        "dtype": "Float",
+        "In msg nelems": 1 << 20,
+        "Out msg nelems": 1 << 20,
+        "Group size": 2,
+        "Process Group Name": "0",
+        "Process Group Ranks": "[0, 1]",
+    }
+
+    for number in range(3):
+        with b.step():
+            b.compute("aten::add", 100_000 + rank * LATE_NS)
+            ident = b.call("LaunchKernel", 4_000)
+            dur_ns = 2_000_000 - rank * LATE_NS
+            b.kernel(KERNEL, dur_ns, correlation=ident, **args, Seq=number)
+            b.item()
+
+    return Path(b.write(folder / f"rank{rank}.pt.trace.json.gz"))
+
+
+def write_ranks(folder: Path, n_ranks: int) -> Path:
+    """Write the traces of some ranks into a new folder."""
+    folder.mkdir()
+    for rank in range(n_ranks):
+        write_rank(rank, folder)
+    return folder
+
+
 def repeat_ranks(report: Report, n_ranks: int, n_steps: int) -> Report:
     """Return a report with copies of its ranks; rank 17's take a third longer without waiting."""
     generator = random.Random(0)  # noqa: S311  (no secret)

@@ -26,7 +26,7 @@ from profkit.readers.progress import Stages
 from profkit.readers.stored_value import entry_of
 from profkit.testing import SnapshotBuilder, TraceBuilder
 from tests.cached import use_cache
-from tests.cli.test_ranks import rank_trace
+from tests.job_traces import write_rank
 
 RECORDED = sorted((Path(__file__).parents[2] / "traces").glob("*/*.pt.trace.json.gz"))
 FORMATS = ("json", "text", "html")
@@ -267,7 +267,7 @@ def test_the_ranks_of_a_job_come_from_the_cache(
     job = tmp_path / "job"
     job.mkdir()
     for rank in range(3):
-        rank_trace(rank, job)
+        write_rank(rank, job)
     limit_cache(0)
     expected = render(analyze(job), "json")
     limit_cache(None)

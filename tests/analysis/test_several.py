@@ -24,7 +24,7 @@ from profkit.packed import Packed
 from profkit.readers.recordings import Recording, find_recordings, may_be_ranks
 from profkit.scale.worker import named, outcome_of
 from profkit.testing import LiveBuilder, TraceBuilder
-from tests.cli.test_ranks import rank_trace
+from tests.job_traces import write_rank, write_ranks
 
 
 class Silent:
@@ -49,11 +49,7 @@ class Silent:
 
 @pytest.fixture
 def job(tmp_path: Path) -> Path:
-    folder = tmp_path / "job"
-    folder.mkdir()
-    for rank in range(3):
-        rank_trace(rank, folder)
-    return folder
+    return write_ranks(tmp_path / "job", 3)
 
 
 def lone(path: Path) -> Path:
@@ -90,7 +86,7 @@ def test_ranks_of_no_job_are_shown_as_they_are(
 ) -> None:
     for rank in (1, 2):
         (job / f"rank{rank}.pt.trace.json.gz").unlink()
-    rank_trace(2, job, begins_s=90)
+    write_rank(2, job, begins_s=90)
     for arguments in ([], ["--workers", "1"]):
         assert main(["analyze", str(job), "--format", "json", *arguments]) == 0
         assert [line["source"]["rank"] for line in json.loads(capsys.readouterr().out)] == [0, 2]
@@ -98,9 +94,9 @@ def test_ranks_of_no_job_are_shown_as_they_are(
 
 def test_what_may_be_a_rank_is_known_from_the_start_of_its_file(tmp_path: Path) -> None:
     paths = [
-        rank_trace(0, tmp_path),
-        rank_trace(1, tmp_path),
-        rank_trace(2, tmp_path, world_size=9),
+        write_rank(0, tmp_path),
+        write_rank(1, tmp_path),
+        write_rank(2, tmp_path, world_size=9),
         lone(tmp_path / "lone.json"),
         tmp_path / "missing.json",
         Path(LiveBuilder().write(tmp_path / "run.memory.json.gz")),
@@ -141,8 +137,8 @@ def test_what_comes_back_is_small(job: Path) -> None:
 def test_files_of_one_process_are_one_recording(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    rank_trace(0, tmp_path)
-    rank_trace(1, tmp_path)
+    write_rank(0, tmp_path)
+    write_rank(1, tmp_path)
     LiveBuilder().write(tmp_path / "rank1.memory.json.gz")
     LiveBuilder().write(tmp_path / "other.memory.json.gz")
     recordings = find_recordings([str(tmp_path)])
@@ -158,7 +154,7 @@ def test_files_of_one_process_are_one_recording(
 
 
 def test_a_file_that_is_given_twice_is_two_recordings(tmp_path: Path) -> None:
-    path = str(rank_trace(0, tmp_path))
+    path = str(write_rank(0, tmp_path))
     assert len(find_recordings([path, path])) == 2
 
 
@@ -171,7 +167,7 @@ def test_a_file_that_is_given_twice_is_two_recordings(tmp_path: Path) -> None:
 def test_a_file_is_read_with_the_others_of_its_recording_beside_it(
     given: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rank_trace(0, tmp_path).rename(tmp_path / "a.pt.trace.json.gz")
+    write_rank(0, tmp_path).rename(tmp_path / "a.pt.trace.json.gz")
     LiveBuilder().write(tmp_path / "a.memory.json.gz")
     LiveBuilder().write(tmp_path / "ab.memory.json.gz")
     monkeypatch.chdir(tmp_path)

@@ -20,7 +20,7 @@ def work() -> torch.Tensor:
     return (torch.ones(4, 4) @ torch.ones(4, 4)).sum()
 
 
-def written(folder: Path) -> list[Path]:
+def list_files(folder: Path) -> list[Path]:
     return sorted(path for path in folder.rglob("*") if path.is_file())
 
 
@@ -42,7 +42,7 @@ def test_a_bare_decorator_uses_the_functions_name(tmp_path: Path) -> None:
     assert [train_step(i, y=2) for i in range(5)] == [2, 3, 4, 5, 6]
     assert train_step.__name__ == "train_step"
     assert train_step.__doc__ == "Docs."
-    assert [path.parent.name for path in written(tmp_path)] == ["train_step"] * 3
+    assert [path.parent.name for path in list_files(tmp_path)] == ["train_step"] * 3
 
 
 def test_the_name_of_a_method_has_its_class(tmp_path: Path) -> None:
@@ -67,7 +67,7 @@ def test_the_name_of_a_method_has_its_class(tmp_path: Path) -> None:
     assert model.forward() is model
     assert model.build().item() == 64
     assert isinstance(Model.make(), Model)
-    names = {path.parent.name for path in written(tmp_path)}
+    names = {path.parent.name for path in list_files(tmp_path)}
     assert names == {"Model.forward", "built", "Model.make"}
 
 
@@ -78,7 +78,7 @@ def test_recursion_is_one_trace(tmp_path: Path) -> None:
         return 0 if n == 0 else 1 + down(n - 1)
 
     assert down(3) == 3
-    assert len(written(tmp_path)) == 1
+    assert len(list_files(tmp_path)) == 1
 
 
 def test_an_async_function_is_recorded_over_its_awaits(opened: Opened) -> None:
@@ -124,7 +124,7 @@ def test_each_item_of_a_generator_is_recorded(tmp_path: Path, opened: Opened) ->
     with pytest.raises(StopIteration) as end:
         generator.send("c")
     assert end.value.value == "athrownbc"
-    traces = [opened(str(path)) for path in written(tmp_path)]
+    traces = [opened(str(path)) for path in list_files(tmp_path)]
     assert len(traces) == 3
     assert all("aten::matmul" in ops(trace) for trace in traces)
     assert not any("aten::exp" in ops(trace) for trace in traces)
@@ -159,7 +159,7 @@ def test_each_item_of_an_async_generator_is_recorded(tmp_path: Path) -> None:
         return [i async for i in items()]
 
     assert asyncio.run(collect()) == [0, 1, 2]
-    assert len(written(tmp_path)) == 2
+    assert len(list_files(tmp_path)) == 2
 
 
 def test_a_class_cannot_be_decorated() -> None:

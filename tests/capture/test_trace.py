@@ -26,7 +26,7 @@ def work() -> torch.Tensor:
     return (torch.ones(4, 4) @ torch.ones(4, 4)).sum()
 
 
-def written(folder: Path) -> list[Path]:
+def list_files(folder: Path) -> list[Path]:
     return sorted(path for path in folder.rglob("*") if path.is_file())
 
 
@@ -90,12 +90,12 @@ def test_a_name_is_recorded_up_to_its_limit_and_one_line_says_so(
     for _ in range(100_000):
         with profkit.trace("step", limit=2):
             pass
-    assert len(written(tmp_path)) == 2
+    assert len(list_files(tmp_path)) == 2
     assert capsys.readouterr().err.count("its limit") == 1
     assert current.n_recorded == {"step": 3}
     beyond = profkit.trace("step", limit=2)
     assert beyond is profkit.trace("step", limit=2)
-    assert beyond.path == str(max(written(tmp_path)))
+    assert beyond.path == str(max(list_files(tmp_path)))
     assert beyond.report is not None
     assert beyond.report.source.path == beyond.path
     assert profkit.trace("other") is not IDLE
@@ -119,7 +119,7 @@ def test_a_nested_block_is_a_region_without_a_file(tmp_path: Path, opened: Opene
         work()
     assert inner.path is None
     assert annotations(opened(outer.path)) == ["outer", "inner"]
-    assert len(written(tmp_path)) == 1
+    assert len(list_files(tmp_path)) == 1
     assert "inner" not in current.n_recorded
 
 
@@ -173,7 +173,7 @@ def test_another_thread_is_not_recorded_meanwhile(tmp_path: Path) -> None:
         thread.join()
         work()
     assert paths == [None]
-    assert written(tmp_path) == [Path(str(t.path))]
+    assert list_files(tmp_path) == [Path(str(t.path))]
     thread = threading.Thread(target=other)
     thread.start()
     thread.join()
@@ -199,7 +199,7 @@ def test_concurrent_threads_record_one_trace_at_a_time(tmp_path: Path) -> None:
     for thread in threads:
         thread.join()
     assert errors == []
-    assert 1 <= len(written(tmp_path)) <= 2
+    assert 1 <= len(list_files(tmp_path)) <= 2
 
 
 def test_a_profiler_that_is_already_running_is_not_disturbed(
@@ -210,7 +210,7 @@ def test_a_profiler_that_is_already_running_is_not_disturbed(
             with profkit.trace("step") as t:
                 work()
     assert t.path is None
-    assert written(tmp_path) == []
+    assert list_files(tmp_path) == []
     assert any(event.key == "aten::matmul" for event in users.key_averages())
     printed = capsys.readouterr().err
     assert printed.count("warning") == 1
@@ -241,7 +241,7 @@ def test_a_profiler_in_its_warm_up_is_not_disturbed(tmp_path: Path) -> None:
     with profkit.trace("step", limit=9) as t:
         work()
     assert t.path is None
-    assert written(tmp_path) == []
+    assert list_files(tmp_path) == []
     users.start_trace()
     work()
     users.stop_trace()
@@ -300,7 +300,7 @@ def test_a_full_disk_is_one_warning_and_leaves_no_file(
         outcome = work()
     assert outcome.item() == 64
     assert t.path is None
-    assert written(tmp_path) == []
+    assert list_files(tmp_path) == []
     printed = capsys.readouterr().err
     assert "No space left on device" in printed
     assert "dir= or PROFKIT_DIR" in printed
@@ -368,7 +368,7 @@ def test_nothing_is_recorded_without_the_required_device(tmp_path: Path) -> None
         work()
     assert t.path is None
     assert profkit.trace("step", only="cuda") is IDLE
-    assert written(tmp_path) == []
+    assert list_files(tmp_path) == []
 
 
 def test_with_recording_off_a_function_is_returned_unchanged(

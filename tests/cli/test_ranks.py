@@ -12,48 +12,15 @@ from profkit.cli.main import main
 from profkit.errors import SeveralTracesError, UsageError
 from profkit.present.tables import table
 from profkit.testing import TraceBuilder
+from tests.job_traces import write_rank, write_ranks
 
 LATE_NS = 900_000
 KERNEL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
 
 
-def rank_trace(rank: int, path: Path, *, world_size: int = 3, begins_s: int = 5) -> Path:
-    """Three steps with an all-reduce of ranks 0 and 1 that rank 1 joins late, and an item."""
-    b = TraceBuilder(
-        head={
-            "distributedInfo": {"rank": rank, "world_size": world_size},
-            "host_name": "node",
-        }
-    )
-    b.now_ns += begins_s * 1_000_000_000
-    args = {
-        "Collective name": "allreduce",
-        "dtype": "Float",
-        "In msg nelems": 1 << 20,
-        "Out msg nelems": 1 << 20,
-        "Group size": 2,
-        "Process Group Name": "0",
-        "Process Group Ranks": "[0, 1]",
-    }
-
-    for number in range(3):
-        with b.step():
-            b.compute("aten::add", 100_000 + rank * LATE_NS)
-            ident = b.call("LaunchKernel", 4_000)
-            dur_ns = 2_000_000 - rank * LATE_NS
-            b.kernel(KERNEL, dur_ns, correlation=ident, **args, Seq=number)
-            b.item()
-
-    return Path(b.write(path / f"rank{rank}.pt.trace.json.gz"))
-
-
 @pytest.fixture
 def job(tmp_path: Path) -> Path:
-    folder = tmp_path / "job"
-    folder.mkdir()
-    for rank in (0, 1):
-        rank_trace(rank, folder)
-    return folder
+    return write_ranks(tmp_path / "job", 2)
 
 
 def test_the_traces_of_a_job_are_one_report(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -115,13 +82,13 @@ def test_other_traces_and_later_windows_are_reports_of_their_own(
     later = job / "later"
     later.mkdir()
     for rank in (0, 1):
-        rank_trace(rank, later, begins_s=90)
+        write_rank(rank, later, begins_s=90)
     lone = tmp_path / "other"
     lone.mkdir()
     b = TraceBuilder()
     b.launch("aten::mm", kernel="gemm", host_ns=10_000, device_ns=50_000)
     lone_path = str(b.write(lone / "t.json"))
-    other_size = str(rank_trace(0, lone, world_size=7))
+    other_size = str(write_rank(0, lone, world_size=7))
     assert main(["analyze", str(job), lone_path, other_size, "--format", "json"]) == 0
     reports = json.loads(capsys.readouterr().out)
     kinds = [(report["source"]["kind"], report["source"]["world_size"]) for report in reports]
@@ -156,7 +123,7 @@ def test_files_without_a_common_folder_and_with_too_many_ranks_are_a_job(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    paths = [rank_trace(rank, tmp_path, world_size=1 << 60) for rank in (0, 1)]
+    paths = [write_rank(rank, tmp_path, world_size=1 << 60) for rank in (0, 1)]
     for given in ([paths[0].name, str(paths[1])], [recording.name for recording in paths]):
         assert main(["analyze", *given, "--format", "json"]) == 0
         report = json.loads(capsys.readouterr().out)
@@ -171,13 +138,13 @@ def test_in_python_files_of_several_programs_are_an_error(job: Path, tmp_path: P
     lone = b.write(tmp_path / "t.json")
     with pytest.raises(UsageError, match="from different programs"):
         analyze([lone, *job.iterdir()])
-    rank_trace(0, tmp_path, world_size=7)
+    write_rank(0, tmp_path, world_size=7)
     with pytest.raises(SeveralTracesError):
         analyze(tmp_path)
 
 
 def test_export_writes_one_trace_of_all_ranks_and_stacks_of_each(job: Path, tmp_path: Path) -> None:
-    alone = rank_trace(0, tmp_path, world_size=9)
+    alone = write_rank(0, tmp_path, world_size=9)
 
     out = tmp_path / "out"
     for format_ in ("chrome", "folded", "html", "json"):
@@ -231,7 +198,7 @@ def test_jobs_are_compared(job: Path, tmp_path: Path, capsys: pytest.CaptureFixt
     even = tmp_path / "even"
     even.mkdir()
     for rank in (0, 1):
-        rank_trace(0, even).rename(even / "first.json.gz")
+        write_rank(0, even).rename(even / "first.json.gz")
         trace = json.loads(gzip.decompress((even / "first.json.gz").read_bytes()))
         trace["distributedInfo"]["rank"] = rank
         (even / f"rank{rank}.json").write_text(json.dumps(trace))

@@ -17,6 +17,15 @@ ARRAYS = Chain(
     "frame", ("predictions", "[199]", " in main at train.py:12"), "list", 200,
     name="predictions", scope=" in main at train.py:12", is_entry=True,
 )  # fmt: skip
+WORKERS: dict[str, object] = {
+    "kind": "workers",
+    "device": "workers",
+    "type": "",
+    "chains": (),
+    "stack": (),
+    "stack_basis": "unknown",
+}
+"""Growth in the workers of a loader, in which no holder is searched."""
 
 
 def test_arrays_that_accumulate_are_reported_by_type_and_holder(
@@ -125,18 +134,7 @@ def test_after_too_few_steps_it_is_skipped(analyzed: Analyzed) -> None:
 def test_workers_that_copy_are_reported_with_what_to_store_instead(
     found: Found, watched: Watched
 ) -> None:
-    b = watched(
-        kind="workers",
-        device="workers",
-        type="",
-        n=4,
-        copied_share=0.97,
-        chains=(),
-        stack=(),
-        stack_basis="unknown",
-    )
-
-    (finding,) = found(b, RULE)
+    (finding,) = found(watched(**WORKERS, n=4, copied_share=0.97), RULE)
     assert finding.message == (
         "The memory of 4 loader workers (one was sampled) grows by about 64.0 KiB per step (steps "
         "1 to 200). At least 97% of it is copies of objects of the main process."
@@ -147,18 +145,7 @@ def test_workers_that_copy_are_reported_with_what_to_store_instead(
 
 
 def test_a_worker_that_retains_its_own_objects_is_reported(found: Found, watched: Watched) -> None:
-    b = watched(
-        kind="workers",
-        device="workers",
-        type="",
-        n=1,
-        made_share=0.9,
-        chains=(),
-        stack=(),
-        stack_basis="unknown",
-    )
-
-    (finding,) = found(b, RULE)
+    (finding,) = found(watched(**WORKERS, n=1, made_share=0.9), RULE)
     assert finding.message == (
         "The memory of 1 loader worker grows by 64.0 KiB per step (steps 1 to 200). The workers "
         "retain objects that they create."
@@ -168,27 +155,14 @@ def test_a_worker_that_retains_its_own_objects_is_reported(found: Found, watched
 
 
 def test_of_workers_that_may_do_either_both_fixes_are_given(found: Found, watched: Watched) -> None:
-    b = watched(
-        kind="workers",
-        device="workers",
-        type="",
-        n=1,
-        copied_share=0.3,
-        made_share=0.3,
-        chains=(),
-        stack=(),
-        stack_basis="unknown",
-    )
-
-    (finding,) = found(b, RULE)
+    (finding,) = found(watched(**WORKERS, n=1, copied_share=0.3, made_share=0.3), RULE)
     assert "It may be copies of objects of the main process, or" in finding.message
     assert finding.fix.startswith("Limit what the dataset stores in `__getitem__`")
     assert "If it stores nothing there: store the dataset's samples in NumPy" in finding.fix
 
 
 def test_copies_alone_are_reported_as_all_of_it(found: Found, watched: Watched) -> None:
-    b = watched(kind="workers", device="workers", type="", n=2, copied_share=1.0)
-    (finding,) = found(b, RULE)
+    (finding,) = found(watched(**WORKERS, n=2, copied_share=1.0), RULE)
     assert finding.message.endswith(" All of it is copies of objects of the main process.")
 
 

@@ -5,12 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from profkit.engine.context import Context
 from profkit.index.compute.products import find_misaligned, find_products
 from profkit.model.finding import Finding
 from profkit.model.report import Report
 from profkit.testing import TraceBuilder
-from tests.traces import load_trace
+from tests.traces import read_context
 
 RULE = "misaligned-matmul"
 Found = Callable[..., tuple[Finding, ...]]
@@ -178,7 +177,7 @@ def test_a_batched_product_with_a_bias_has_the_sizes_of_its_factors(tmp_path: Pa
         dims=[[4, 16, 30], [4, 16, 24], [4, 24, 30], [], []],
         types=["float", "float", "float", "Scalar", "Scalar"],
     )
-    ctx = Context(trace=load_trace(b.write(tmp_path / "t.json")))
+    ctx = read_context(b, tmp_path)
     products = find_products(ctx.events, ctx.launches, ctx.op_work)
     assert products.sizes.tolist() == [[16, 24, 30]]
     assert products.flops.tolist() == [4 * 2 * 16 * 24 * 30]

@@ -21,6 +21,7 @@ from profkit.model.finding import Cost, Finding
 from profkit.model.location import Location
 from profkit.testing import LiveBuilder, TraceBuilder
 from tests.traces import load_trace as load
+from tests.traces import read_context
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,7 @@ def ctx(tmp_path: Path) -> Context:
     builder = TraceBuilder()
     with builder.step():
         builder.compute("aten::mm", 1_000)
-    return Context(load(builder.write(tmp_path / "t.json")))
+    return read_context(builder, tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -167,7 +168,7 @@ def test_the_recoverable_time_is_one_replay_with_the_changes_of_all_findings(
     b = TraceBuilder(device_names=())
     with b.step():
         b.compute("aten::mm", 70)
-    ctx = Context(load(b.write(tmp_path / "t.json")))
+    ctx = read_context(b, tmp_path)
     changes = [ProgramChange(host_time=times) for times in (((0, 10), (20, 30)), ((5, 25),))]
     findings = [finding(change=change) for change in changes]
     assert [recoverable_ns(ctx, [finding]) for finding in findings] == [20, 20]
@@ -182,7 +183,7 @@ def test_waits_one_after_the_other_save_time_only_together(tmp_path: Path) -> No
         b.synchronize()
         b.synchronize()
         b.advance(50_000)
-    ctx = Context(load(b.write(tmp_path / "t.json")))
+    ctx = read_context(b, tmp_path)
     calls = ctx.syncs.rows
 
     first, second = (

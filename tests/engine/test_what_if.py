@@ -9,7 +9,6 @@ import pytest
 
 import profkit
 from profkit.api import study
-from profkit.engine.context import Context
 from profkit.engine.figures.critical_path import summarize_critical_path
 from profkit.engine.what_if import predict as predict_with
 from profkit.engine.what_if import predict_combinations
@@ -20,7 +19,7 @@ from profkit.model.critical_path import PathKind
 from profkit.model.what_if import PredictedTime, Prediction
 from profkit.testing import SnapshotBuilder, TraceBuilder
 from tests.index.replay.test_replay import each_recording, load_context
-from tests.traces import load_trace
+from tests.traces import load_trace, read_context
 
 US = 1_000
 Predict = Callable[..., Prediction]
@@ -257,7 +256,7 @@ def test_combinations_are_those_of_single_predictions(tmp_path: Path) -> None:
 def test_of_too_many_combinations_there_are_singles_pairs_and_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ctx = Context(trace=load_trace(waiting().write(tmp_path / "a.pt.trace.json")))
+    ctx = read_context(waiting(), tmp_path)
     changes = [ProgramChange(calls=ctx.syncs.rows)] * 4
     assert sorted(predict_combinations(ctx, changes).times) == [*range(16)]
     of_one = 2 * (len(ctx.replay.graph) + 3_000)

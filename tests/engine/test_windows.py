@@ -5,16 +5,11 @@ from pathlib import Path
 import pytest
 
 from profkit.engine import windows
-from profkit.engine.context import Context
 from profkit.engine.wording import tensor_method, time_per_step, times_per_step
 from profkit.index.device.syncs import SyncKind
 from profkit.model.change import ProgramChange
 from profkit.testing import TraceBuilder
-from tests.traces import load_trace as load
-
-
-def context(b: TraceBuilder, tmp_path: Path) -> Context:
-    return Context(load(b.write(tmp_path / "t.json")))
+from tests.traces import read_context
 
 
 def waiting(*, steps: int) -> TraceBuilder:
@@ -28,14 +23,14 @@ def waiting(*, steps: int) -> TraceBuilder:
 
 
 def test_windows_are_the_steps(tmp_path: Path) -> None:
-    ctx = context(waiting(steps=3), tmp_path)
+    ctx = read_context(waiting(steps=3), tmp_path)
     starts, ends = windows.windows(ctx)
     assert starts.tolist() == [0, 140_000, 280_000]
     assert windows.windows_ns(ctx) == int((ends - starts).sum()) == 3 * 140_000
 
 
 def test_without_steps_the_window_is_from_first_to_last_device_work(tmp_path: Path) -> None:
-    starts, ends = windows.windows(context(waiting(steps=0), tmp_path))
+    starts, ends = windows.windows(read_context(waiting(steps=0), tmp_path))
     assert (starts.tolist(), ends.tolist()) == ([10_000], [110_000])
 
 
@@ -43,14 +38,14 @@ def test_without_steps_and_devices_the_window_is_the_recording(tmp_path: Path) -
     b = TraceBuilder()
     b.compute("aten::mm", 30_000)
     b.compute("aten::mm", 40_000)
-    starts, ends = windows.windows(context(b, tmp_path))
+    starts, ends = windows.windows(read_context(b, tmp_path))
     assert (starts.tolist(), ends.tolist()) == ([0], [70_000])
 
 
 def test_an_empty_recording_has_no_windows(tmp_path: Path) -> None:
     b = TraceBuilder(memory=True)
     b.alloc(1)
-    ctx = context(b, tmp_path)
+    ctx = read_context(b, tmp_path)
     assert windows.windows_ns(ctx) == 0
     assert len(windows.idle_in_windows(ctx)) == 0
 
@@ -61,12 +56,12 @@ def test_an_empty_recording_has_no_windows(tmp_path: Path) -> None:
 def test_a_time_reaches_a_share_of_the_windows(
     ns: int | None, *, reaches: bool, tmp_path: Path
 ) -> None:
-    ctx = context(waiting(steps=3), tmp_path)
+    ctx = read_context(waiting(steps=3), tmp_path)
     assert windows.reaches_share(ctx, ns, 0.1) is reaches
 
 
 def test_the_start_and_the_end_of_a_step_without_work_are_idle(tmp_path: Path) -> None:
-    ctx = context(waiting(steps=2), tmp_path)
+    ctx = read_context(waiting(steps=2), tmp_path)
     assert windows.idle_in_windows(ctx).pairs() == (
         (0, 10_000),
         (110_000, 150_000),
@@ -81,7 +76,7 @@ def test_the_start_and_the_end_of_a_step_without_work_are_idle(tmp_path: Path) -
 def test_waits_are_compared_with_shares_of_the_windows(
     tmp_path: Path, min_wait_share: float, warning_share: float, severity: str | None
 ) -> None:
-    ctx = context(waiting(steps=2), tmp_path)
+    ctx = read_context(waiting(steps=2), tmp_path)
     calls = ctx.syncs.of_kind(SyncKind.EXPLICIT).rows
     thresholds = windows.WaitThresholds(min_wait_share, warning_share)
     (wait,) = windows.find_costly_waits(ctx, [ProgramChange(calls=calls)], thresholds)
@@ -93,7 +88,7 @@ def test_waits_are_compared_with_shares_of_the_windows(
 
 
 def test_no_calls_are_no_wait(tmp_path: Path) -> None:
-    ctx = context(waiting(steps=2), tmp_path)
+    ctx = read_context(waiting(steps=2), tmp_path)
     thresholds = windows.WaitThresholds(0.0, 0.0)
     assert windows.find_costly_waits(ctx, [ProgramChange()], thresholds) == [None]
     assert windows.find_costly_waits(ctx, [], thresholds) == []
@@ -103,8 +98,8 @@ def test_a_device_is_used_even_if_its_work_was_not_recorded(tmp_path: Path) -> N
     cpu, lost = TraceBuilder(), TraceBuilder()
     cpu.compute("aten::mm", 1_000)
     lost.call("LaunchKernel", 1_000)
-    assert not windows.uses_device(context(cpu, tmp_path))
-    assert windows.uses_device(context(lost, tmp_path))
+    assert not windows.uses_device(read_context(cpu, tmp_path))
+    assert windows.uses_device(read_context(lost, tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -118,11 +113,11 @@ def test_a_device_is_used_even_if_its_work_was_not_recorded(tmp_path: Path) -> N
     ],
 )
 def test_counts_are_given_per_step(tmp_path: Path, n: int, text: str) -> None:
-    assert times_per_step(context(waiting(steps=4), tmp_path), n) == text
+    assert times_per_step(read_context(waiting(steps=4), tmp_path), n) == text
 
 
 def test_without_steps_counts_are_totals(tmp_path: Path) -> None:
-    ctx = context(waiting(steps=0), tmp_path)
+    ctx = read_context(waiting(steps=0), tmp_path)
     assert times_per_step(ctx, 12) == "12 times"
     assert time_per_step(ctx, 1_500_000) == "1.50 ms"
 
@@ -132,6 +127,6 @@ def test_the_method_of_a_tensor_is_known_from_its_builtin(tmp_path: Path) -> Non
     with b.builtin("method tolist of Tensor object at 0x7f"):
         b.compute("aten::to", 1_000)
     b.compute("aten::to", 1_000)
-    ctx = context(b, tmp_path)
+    ctx = read_context(b, tmp_path)
     ops = [row for row in range(len(ctx.events)) if ctx.events.name_of(row) == "aten::to"]
     assert [tensor_method(ctx, row) for row in ops] == ["tolist", None]

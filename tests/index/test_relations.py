@@ -1,7 +1,6 @@
 """Launches, steps, idle causes and communication, on traces whose answers are known by hand."""
 
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,17 +10,8 @@ from profkit.index.runtime_calls import ALLOCATOR, BLOCKING_COPY, EXPLICIT_SYNC,
 from profkit.model.capture_info import CaptureInfo
 from profkit.model.events import NO_ROW, Category
 from profkit.testing import TraceBuilder
-from tests.traces import load_trace as load
 
 Read = Callable[[TraceBuilder], Context]
-
-
-@pytest.fixture
-def read(tmp_path: Path) -> Read:
-    def _read(builder: TraceBuilder) -> Context:
-        return Context(load(builder.write(tmp_path / "t.json")))
-
-    return _read
 
 
 def causes(ctx: Context) -> dict[str, int]:

@@ -19,13 +19,9 @@ from profkit.readers.open import load
 from profkit.testing import SnapshotBuilder, TraceBuilder
 from profkit.testing.reference_allocator import ReferenceBlock
 from tests.catalogue.random_programs import briefly, played, programs
-from tests.traces import load_trace
+from tests.traces import load_trace, read_context
 
 TRACES = sorted((Path(__file__).parents[2] / "traces").glob("*/*.gz"))
-
-
-def of_trace(b: TraceBuilder, folder: Path) -> Context:
-    return Context(trace=load_trace(b.write(folder / "t.json")))
 
 
 def made(ctx: Context, name: str) -> Flame:
@@ -76,7 +72,7 @@ def test_the_weights_of_a_random_program_add_up_to_recorded_time(
     steps: bool,  # noqa: FBT001
 ) -> None:
     b = played(program, steps=steps)
-    ctx = of_trace(b, tmp_path)
+    ctx = read_context(b, tmp_path)
     work_ns = sum(e.dur_ns or 0 for e in b.events if e.cat in {"kernel", "gpu_memcpy"})
     for flame in flames(ctx):
         is_sound(flame)
@@ -94,7 +90,7 @@ def test_host_time_goes_along_the_stack_to_the_innermost_call(tmp_path: Path) ->
             with b.frame("net.py", 9, "forward"):
                 b.compute("aten::mm", 2_000)
 
-    flame = made(of_trace(b, tmp_path), "host-stack")
+    flame = made(read_context(b, tmp_path), "host-stack")
     assert lines(flame) == {
         "thread 1000;steps;main": 1_000,
         "thread 1000;steps;main;forward;aten::mm": 4_000,
@@ -107,7 +103,7 @@ def test_host_time_goes_along_the_stack_to_the_innermost_call(tmp_path: Path) ->
         "op",
     ]
 
-    by_line = made(of_trace(b, tmp_path), "host-line")
+    by_line = made(read_context(b, tmp_path), "host-line")
     assert lines(by_line) == {
         "thread 1000;main;main": 1_000,
         "thread 1000;forward;forward;aten::mm": 4_000,
@@ -120,7 +116,7 @@ def test_device_time_belongs_to_the_stack_at_the_launch(tmp_path: Path) -> None:
         b.launch("aten::mm", kernel="gemm", host_ns=9_000, device_ns=70_000)
         b.launch("aten::add", kernel="add", host_ns=9_000, device_ns=5_000, stream=13)
     b.kernel("orphan", 1_000)
-    ctx = of_trace(b, tmp_path)
+    ctx = read_context(b, tmp_path)
 
     launch = "main;Net_0;Linear_4"
     assert lines(made(ctx, "device-stack")) == {
@@ -148,7 +144,7 @@ def test_work_of_the_backward_pass_belongs_to_the_module_of_its_forward(tmp_path
         assert event.args is not None
         event.args["Fwd thread id"] = 1
         b.launch("aten::mm", kernel="gemm", host_ns=9_000, device_ns=70_000)
-    flame = made(of_trace(b, tmp_path), "device-module")
+    flame = made(read_context(b, tmp_path), "device-module")
     assert lines(flame) == {"cuda:0;Net_0;Linear_0;aten::mm;gemm": 70_000}
 
 
@@ -162,7 +158,7 @@ def test_memory_at_the_peak_belongs_to_its_allocation_site(tmp_path: Path) -> No
         b.free(first)
         b.alloc(2_048)
         b.advance(1_000)
-    flame = made(of_trace(b, tmp_path), "memory-stack")
+    flame = made(read_context(b, tmp_path), "memory-stack")
     assert flame.unit == "bytes"
     assert lines(flame) == {"cuda:0;main;main;aten::empty": 5_120}
 
@@ -248,7 +244,7 @@ def test_threads_that_only_wait_are_idle(tmp_path: Path) -> None:
         b.advance(50_000)
         with b.frame("queue.py", 171, "get"):
             b.advance(50_000)
-    flame = made(of_trace(b, tmp_path), "host-stack")
+    flame = made(read_context(b, tmp_path), "host-stack")
     assert [flame.sites[flame.site[node]].name for node in find_idle_threads(flame)] == ["thread 2"]
 
 
@@ -257,7 +253,7 @@ def test_nodes_begin_with_the_first_event_below_them(tmp_path: Path) -> None:
     for name in ("second", "first", "second"):
         with b.frame("train.py", 3, name):
             b.compute("aten::mm", 1_000)
-    ctx = of_trace(b, tmp_path)
+    ctx = read_context(b, tmp_path)
     flame, events = made(ctx, "host-stack"), ctx.events
     first: dict[tuple[str, ...], int] = {}
     for row in range(len(events)):

@@ -10,32 +10,14 @@ import pytest
 from profkit.model.events import MISSING, Category
 from profkit.model.trace import LOST_TIME, Trace
 from profkit.readers.kineto.split import TraceText, split_batches
+from tests.traces import load_events, op_event
 from tests.traces import load_trace as load
 
 HOUR_US = 3.6e9
 
 
-def event(ts: object, dur: object = 2.0, **more: object) -> dict[str, Any]:
-    return {
-        "ph": "X",
-        "cat": "cpu_op",
-        "name": "op",
-        "pid": 1,
-        "tid": 2,
-        "ts": ts,
-        "dur": dur,
-        **more,
-    }
-
-
 def begin_end(ph: str, ts: float, **more: object) -> dict[str, Any]:
     return {"ph": ph, "cat": "cpu_op", "name": "pair", "pid": 1, "tid": 2, "ts": ts, **more}
-
-
-def read(tmp_path: Path, events: list[Any]) -> Trace:
-    path = tmp_path / "t.json"
-    path.write_text(json.dumps({"traceEvents": events}))
-    return load(path)
 
 
 def spans(trace: Trace) -> list[tuple[str, int, int]]:
@@ -54,13 +36,13 @@ def test_begin_and_end_events_pair_by_nesting_on_their_thread(tmp_path: Path) ->
         {"ph": "E", "pid": 1, "tid": 3, "ts": 5},
         {"ph": "E", "pid": 1, "tid": 2, "ts": 9},
     ]
-    trace = read(tmp_path, events)
+    trace = load_events(tmp_path, events)
     assert spans(trace) == [("inner", 1_000, 3_000), ("other", 2_000, 3_000), ("outer", 0, 9_000)]
     assert trace.notes.n_unpaired == 0
 
 
 def test_unpaired_begin_and_end_events_are_counted_and_excluded(tmp_path: Path) -> None:
-    trace = read(
+    trace = load_events(
         tmp_path, [begin_end("E", 1), begin_end("B", 2), begin_end("E", 3), begin_end("B", 4)]
     )
     assert spans(trace) == [("pair", 0, 1_000)]
@@ -68,8 +50,8 @@ def test_unpaired_begin_and_end_events_are_counted_and_excluded(tmp_path: Path) 
 
 
 def test_paired_events_are_added_to_complete_events(tmp_path: Path) -> None:
-    trace = read(
-        tmp_path, [event(0.0, args={"External id": 7}), begin_end("B", 5), begin_end("E", 6)]
+    trace = load_events(
+        tmp_path, [op_event(0.0, args={"External id": 7}), begin_end("B", 5), begin_end("E", 6)]
     )
     assert spans(trace) == [("op", 0, 2_000), ("pair", 5_000, 1_000)]
     assert trace.events.external_id.values.tolist() == [7]
@@ -89,9 +71,9 @@ def test_paired_events_are_added_to_complete_events(tmp_path: Path) -> None:
 def test_an_event_with_invalid_times_is_excluded_and_listed(
     ts: float, dur: float, reason: str, tmp_path: Path
 ) -> None:
-    valid = [event(float(i), args={"External id": i}) for i in range(30)]
-    invalid = event(ts, dur, name="invalid", args={"External id": 99})
-    trace = read(tmp_path, [*valid[:10], invalid, *valid[10:]])
+    valid = [op_event(float(i), args={"External id": i}) for i in range(30)]
+    invalid = op_event(ts, dur, name="invalid", args={"External id": 99})
+    trace = load_events(tmp_path, [*valid[:10], invalid, *valid[10:]])
     assert trace.notes.n_invalid == 1
     (listed,) = trace.notes.invalid
     assert (listed.name, listed.position) == ("invalid", 10)
@@ -102,15 +84,15 @@ def test_an_event_with_invalid_times_is_excluded_and_listed(
 
 
 def test_a_long_kernel_and_several_outermost_calls_are_valid(tmp_path: Path) -> None:
-    short = [event(float(i)) for i in range(40)]
+    short = [op_event(float(i)) for i in range(40)]
     minutes = 9 * 60 * 1e6
-    assert read(tmp_path, [*short, event(3.0, minutes)]).notes.n_invalid == 0
-    callers = [event(0.0, 2 * HOUR_US), event(0.5, 2 * HOUR_US - 1)]
-    assert read(tmp_path, [*short, *callers]).notes.n_invalid == 0
+    assert load_events(tmp_path, [*short, op_event(3.0, minutes)]).notes.n_invalid == 0
+    callers = [op_event(0.0, 2 * HOUR_US), op_event(0.5, 2 * HOUR_US - 1)]
+    assert load_events(tmp_path, [*short, *callers]).notes.n_invalid == 0
 
 
 def test_a_few_events_far_apart_are_all_valid(tmp_path: Path) -> None:
-    assert len(read(tmp_path, [event(0.0), event(5 * HOUR_US)]).events) == 2
+    assert len(load_events(tmp_path, [op_event(0.0), op_event(5 * HOUR_US)]).events) == 2
 
 
 # ------------------------------------------------------------------- arguments of begins and ends
@@ -119,7 +101,9 @@ def test_a_few_events_far_apart_are_all_valid(tmp_path: Path) -> None:
 def test_arguments_of_begin_and_end_are_merged_and_the_end_wins(tmp_path: Path) -> None:
     begin = begin_end("B", 5, args={"External id": 7, "Sequence number": 3})
     end = begin_end("E", 6, args={"Sequence number": 4, "Fwd thread id": 2})
-    trace = read(tmp_path, [event(0.0, args={"External id": 1}), begin, end, event(9.0)])
+    trace = load_events(
+        tmp_path, [op_event(0.0, args={"External id": 1}), begin, end, op_event(9.0)]
+    )
     rows = np.arange(3)
     assert [trace.events.name_of(row) for row in range(3)] == ["op", "op", "pair"]
     assert trace.events.external_id.at(rows).tolist() == [1, MISSING, 7]
@@ -131,9 +115,9 @@ def test_a_kernel_written_as_begin_and_end_has_its_device_and_joins_its_launch(
     tmp_path: Path,
 ) -> None:
     kernel = {"cat": "kernel", "name": "gemm", "pid": 0, "tid": 7}
-    call = event(0.0, cat="cuda_runtime", name="cudaLaunchKernel", args={"correlation": 5})
+    call = op_event(0.0, cat="cuda_runtime", name="cudaLaunchKernel", args={"correlation": 5})
     args = {"device": 1, "stream": 7, "correlation": 5, "Collective name": "allreduce"}
-    trace = read(
+    trace = load_events(
         tmp_path,
         [call, {"ph": "B", "ts": 4, "args": args, **kernel}, {"ph": "E", "ts": 9, **kernel}],
     )
@@ -145,7 +129,7 @@ def test_a_kernel_written_as_begin_and_end_has_its_device_and_joins_its_launch(
 
 
 def test_a_paired_event_has_only_the_columns_of_its_category(tmp_path: Path) -> None:
-    trace = read(
+    trace = load_events(
         tmp_path, [begin_end("B", 0, args={"stream": 7, "External id": 2}), begin_end("E", 1)]
     )
     assert trace.events.stream.rows.tolist() == []
@@ -154,7 +138,7 @@ def test_a_paired_event_has_only_the_columns_of_its_category(tmp_path: Path) -> 
 
 def test_rocm_copy_kernels_written_as_begin_and_end_are_copies(tmp_path: Path) -> None:
     copy = {"cat": "kernel", "name": "__amd_rocclr_copyBuffer", "pid": 0, "tid": 1}
-    trace = read(tmp_path, [{"ph": "B", "ts": 0, **copy}, {"ph": "E", "ts": 3, **copy}])
+    trace = load_events(tmp_path, [{"ph": "B", "ts": 0, **copy}, {"ph": "E", "ts": 3, **copy}])
     assert trace.events.category.tolist() == [Category.MEMCPY]
 
 
@@ -183,7 +167,7 @@ def test_times_since_1970_are_exact_for_every_phase_and_type(
 def test_times_since_1970_are_exact_in_a_salvaged_batch_and_with_keys_after_the_events(
     broken: str, tmp_path: Path
 ) -> None:
-    listed = json.dumps(event(0.5, 1.5)).replace('"ts": 0.5', '"ts": 1682725898236567.101')
+    listed = json.dumps(op_event(0.5, 1.5)).replace('"ts": 0.5', '"ts": 1682725898236567.101')
     after = {
         "deviceProperties": [{"id": 0, "name": "H200"}],
         "distributedInfo": {"rank": 3, "pg_config": [{"pg_name": "0"}]},
@@ -199,7 +183,7 @@ def test_times_since_1970_are_exact_in_a_salvaged_batch_and_with_keys_after_the_
 
 
 def test_a_list_after_the_events_is_not_mistaken_for_their_end() -> None:
-    events = [event(float(i), args={"list": [{"a": 1}], "b": 2}) for i in range(40)]
+    events = [op_event(float(i), args={"list": [{"a": 1}], "b": 2}) for i in range(40)]
     after = {"pg_config": [{"pg_name": "0"}], "z": {"y": [{"x": [{}]}]}, "w": 1}
     data = json.dumps({"traceEvents": events, **after}).encode()
     text = TraceText()
@@ -209,10 +193,10 @@ def test_a_list_after_the_events_is_not_mistaken_for_their_end() -> None:
 
 
 def test_excluding_an_event_keeps_the_values_of_paired_events(tmp_path: Path) -> None:
-    valid = [event(float(i), args={"External id": i}) for i in range(30)]
-    invalid = event(5.0, -3.0, name="invalid", args={"External id": 99})
+    valid = [op_event(float(i), args={"External id": i}) for i in range(30)]
+    invalid = op_event(5.0, -3.0, name="invalid", args={"External id": 99})
     pair = [begin_end("B", 40, args={"External id": 77}), begin_end("E", 41)]
-    trace = read(tmp_path, [invalid, *valid, *pair])
+    trace = load_events(tmp_path, [invalid, *valid, *pair])
     assert trace.notes.n_invalid == 1
     assert trace.events.external_id.values.tolist() == [*range(30), 77]
     assert trace.events.name_of(int(trace.events.external_id.rows[-1])) == "pair"
@@ -249,9 +233,9 @@ def test_an_allocation_is_an_instant_in_every_phase(
         }
         for i in range(6)
     ]
-    calls = [event(base + 0.0, 3.0), event(base + 3.0, 4.0)]
+    calls = [op_event(base + 0.0, 3.0), op_event(base + 3.0, 4.0)]
 
-    trace = read(tmp_path, [calls[0], *marks, calls[1]])
+    trace = load_events(tmp_path, [calls[0], *marks, calls[1]])
     assert trace.memory.ts_ns.tolist() == [500 + 1000 * i for i in range(6)]
     assert trace.memory.n_bytes.tolist() == [64, -64] * 3
     assert trace.memory.position.tolist() == [1, 2, 3, 4, 5, 6]
@@ -262,7 +246,9 @@ def test_an_allocation_is_an_instant_in_every_phase(
 
 
 def test_a_memory_event_without_bytes_is_not_an_allocation(tmp_path: Path) -> None:
-    trace = read(tmp_path, [event(0.0, name="[memory]"), {"ph": "I", "name": "[memory]", "ts": 1}])
+    trace = load_events(
+        tmp_path, [op_event(0.0, name="[memory]"), {"ph": "I", "name": "[memory]", "ts": 1}]
+    )
     assert spans(trace) == [("[memory]", 0, 2_000)]
     assert len(trace.memory) == 0
 
@@ -271,7 +257,7 @@ def kernels_of_a_stream(n: int, *, overlap_us: float = 0.0) -> list[dict[str, An
     """Kernels of 80 µs, 20 µs apart unless they overlap."""
     apart_us = 100.0 if not overlap_us else 80.0 - overlap_us
     return [
-        event(number * apart_us, 80.0, cat="kernel", name="gemm", pid=0, tid=7)
+        op_event(number * apart_us, 80.0, cat="kernel", name="gemm", pid=0, tid=7)
         for number in range(n)
     ]
 
@@ -280,7 +266,7 @@ def test_a_kernel_that_lasts_over_many_later_ones_of_its_stream_is_excluded(tmp_
     events = kernels_of_a_stream(300)
     for number in (100, 170):
         events[number]["dur"] = 1_600_000.0
-    notes = read(tmp_path, events).notes
+    notes = load_events(tmp_path, events).notes
     assert [event.position for event in notes.invalid] == [100, 170]
     assert {event.reason for event in notes.invalid} == {
         "it contains many later kernels of its stream"
@@ -288,32 +274,32 @@ def test_a_kernel_that_lasts_over_many_later_ones_of_its_stream_is_excluded(tmp_
 
 
 def test_work_of_a_device_whose_times_are_all_0_is_excluded(tmp_path: Path) -> None:
-    lost = [event(0.0, 0.0, cat="kernel", name="gemm", pid=0, tid=7) for _ in range(3)]
-    calls = [event(0.0, 0.0, cat="cuda_runtime", name="cudaLaunchKernel") for _ in range(3)]
-    operators = [event(1e9 + number, 1.0, name="aten::mm") for number in range(30)]
-    trace = read(tmp_path, [*lost, *calls, *operators])
+    lost = [op_event(0.0, 0.0, cat="kernel", name="gemm", pid=0, tid=7) for _ in range(3)]
+    calls = [op_event(0.0, 0.0, cat="cuda_runtime", name="cudaLaunchKernel") for _ in range(3)]
+    operators = [op_event(1e9 + number, 1.0, name="aten::mm") for number in range(30)]
+    trace = load_events(tmp_path, [*lost, *calls, *operators])
     assert trace.notes.n_invalid == 6
     assert {event.reason for event in trace.notes.invalid} == {LOST_TIME}
     assert {name for name, _, _ in spans(trace)} == {"aten::mm"}
 
 
 def test_a_single_event_at_0_is_valid(tmp_path: Path) -> None:
-    first = event(0.0, 0.0, cat="cuda_runtime", name="cudaGetDevice")
-    assert not read(tmp_path, [first, *kernels_of_a_stream(30)]).notes.invalid
+    first = op_event(0.0, 0.0, cat="cuda_runtime", name="cudaGetDevice")
+    assert not load_events(tmp_path, [first, *kernels_of_a_stream(30)]).notes.invalid
 
 
 def test_a_long_kernel_of_another_stream_is_valid(tmp_path: Path) -> None:
-    long_one = event(1_000, 20_000.0, cat="kernel", name="all_reduce", pid=0, tid=13)
-    assert not read(tmp_path, [*kernels_of_a_stream(300), long_one]).notes.invalid
+    long_one = op_event(1_000, 20_000.0, cat="kernel", name="all_reduce", pid=0, tid=13)
+    assert not load_events(tmp_path, [*kernels_of_a_stream(300), long_one]).notes.invalid
 
 
 def test_a_kernel_that_overlaps_a_few_later_ones_is_valid(tmp_path: Path) -> None:
     events = kernels_of_a_stream(300)
     events[100]["dur"] = 4_000.0
-    assert not read(tmp_path, events).notes.invalid
+    assert not load_events(tmp_path, events).notes.invalid
 
 
 def test_long_kernels_of_a_stream_whose_kernels_overlap_are_valid(tmp_path: Path) -> None:
     events = kernels_of_a_stream(300, overlap_us=10.0)
     events[100]["dur"] = 8_000.0
-    assert not read(tmp_path, events).notes.invalid
+    assert not load_events(tmp_path, events).notes.invalid

@@ -6,12 +6,11 @@ from typing import Any
 
 import pytest
 
-from profkit.engine.context import Context
 from profkit.index.ranks.calls import CollectiveCalls, find_collective_calls
 from profkit.model.events import MISSING
 from profkit.model.process_group import ProcessGroup, ranks_of
 from profkit.testing import TraceBuilder
-from tests.traces import load_trace
+from tests.traces import load_trace, read_context
 
 ARGS: dict[str, Any] = {
     "Collective name": "_allgather_base", "dtype": "BFloat16", "In msg nelems": 8,
@@ -23,7 +22,7 @@ GROUP = ProcessGroup("dp", (0, 2, 4, 6), 4, "data")
 
 
 def calls_of(b: TraceBuilder, folder: Path) -> CollectiveCalls:
-    ctx = Context(trace=load_trace(b.write(folder / "t.json")))
+    ctx = read_context(b, folder)
     return find_collective_calls(ctx.trace, ctx.tree, ctx.launches, ctx.steps)
 
 

@@ -30,19 +30,7 @@ from profkit.readers import stream
 from profkit.readers.kineto import split
 from profkit.testing import TraceBuilder
 from tests.traces import load_trace as load
-
-
-def event(ts: float = 1.0, **more: object) -> dict[str, Any]:
-    return {
-        "ph": "X",
-        "cat": "cpu_op",
-        "name": "op",
-        "pid": 1,
-        "tid": 2,
-        "ts": ts,
-        "dur": 2.0,
-        **more,
-    }
+from tests.traces import op_event
 
 
 @pytest.fixture
@@ -92,7 +80,7 @@ def test_a_truncated_file_is_read_up_to_its_end(pack: Callable[[bytes], bytes], 
 
 
 def test_events_after_a_broken_one_are_read(read: Read) -> None:
-    good = [json.dumps(event(float(i))) for i in range(6)]
+    good = [json.dumps(op_event(float(i))) for i in range(6)]
     good[2] = '{"ph": "X", "name": "bro"ken", "ts": 1}'
     trace = read(("[" + ",\n".join(good) + "]").encode())
     assert trace.notes.n_complete == 5
@@ -118,7 +106,7 @@ def test_events_after_a_broken_one_are_read(read: Read) -> None:
 def test_unescaped_backslashes_and_control_characters_in_names_are_restored(
     written: str, meant: str, read: Read
 ) -> None:
-    text = json.dumps([event(name="NAME"), event(2.0)]).replace("NAME", written)
+    text = json.dumps([op_event(name="NAME"), op_event(2.0)]).replace("NAME", written)
     trace = read(text.encode("utf-8", "surrogatepass"))
     assert trace.events.name_of(0) == meant
     assert trace.notes.n_complete == 2
@@ -126,23 +114,23 @@ def test_unescaped_backslashes_and_control_characters_in_names_are_restored(
 
 
 def test_bytes_that_are_not_utf8_are_replaced(read: Read) -> None:
-    text = json.dumps([event(name="NAME"), event(2.0)]).encode().replace(b"NAME", b"caf\xe9")
+    text = json.dumps([op_event(name="NAME"), op_event(2.0)]).encode().replace(b"NAME", b"caf\xe9")
     assert read(text).events.name_of(0) == "caf\ufffd"
 
 
 def test_events_with_nan_or_infinite_times_are_excluded(read: Read) -> None:
-    text = json.dumps([event(float("nan")), event(2.0, dur=float("inf")), event(3.0)])
+    text = json.dumps([op_event(float("nan")), op_event(2.0, dur=float("inf")), op_event(3.0)])
     trace = read(text.encode())
     assert (len(trace.events), trace.notes.n_invalid) == (1, 2)
 
 
 def test_ids_beyond_64_bits_are_read(read: Read) -> None:
-    trace = read(json.dumps([event(args={"External id": 2**70 + 5})]).encode())
+    trace = read(json.dumps([op_event(args={"External id": 2**70 + 5})]).encode())
     assert trace.events.external_id.values.tolist() == [5]
 
 
 def test_the_last_of_duplicate_keys_is_used(read: Read) -> None:
-    text = json.dumps([event()]).replace('"name": "op"', '"name": "first", "name": "last"')
+    text = json.dumps([op_event()]).replace('"name": "op"', '"name": "first", "name": "last"')
     assert read(text.encode()).events.name_of(0) == "last"
 
 
@@ -151,7 +139,7 @@ def test_62_000_process_names_are_read(read: Read) -> None:
         {"ph": "M", "name": "process_name", "pid": i, "tid": 0, "args": {"name": f"p{i}"}}
         for i in range(62_000)
     ]
-    trace = read(json.dumps([*names, event(pid=61_999)]).encode())
+    trace = read(json.dumps([*names, op_event(pid=61_999)]).encode())
     assert trace.events.lanes[trace.events.lane[0]].process == "p61999"
 
 
@@ -161,7 +149,7 @@ def test_62_000_process_names_are_read(read: Read) -> None:
 def test_an_event_nested_too_deeply_is_skipped(read: Read) -> None:
     deep = '{"ph": "X", "ts": 1, "args": {"x": ' + "[" * 100_000 + "]" * 100_000 + "}}"
     trace = read(
-        ("[" + ", ".join([json.dumps(event()), deep, json.dumps(event(2.0))]) + "]").encode()
+        ("[" + ", ".join([json.dumps(op_event()), deep, json.dumps(op_event(2.0))]) + "]").encode()
     )
     assert trace.notes.n_complete >= 2
 
@@ -176,7 +164,7 @@ def test_a_very_long_string_is_searched_once(read: Read, monkeypatch: pytest.Mon
         return search(pending, start)
 
     monkeypatch.setattr(split, "_find_last_boundary", counting)
-    text = json.dumps([event(name="x" * 20_000_000), event(2.0)]).encode()
+    text = json.dumps([op_event(name="x" * 20_000_000), op_event(2.0)]).encode()
     trace = read(text)
     assert len(trace.events.name_of(0)) == 8192
     assert searched < 2 * len(text)
@@ -463,7 +451,7 @@ def test_broken_events_are_passed_without_counting_all_lines_before_each(
 
     monkeypatch.setattr(split, "_DECODER", Recording(strict=False))
     broken = '{"ph":"X"},{"name":'
-    text = f'{{"traceEvents":[{broken * 20_000}"x"}},{json.dumps(event())}]}}'
+    text = f'{{"traceEvents":[{broken * 20_000}"x"}},{json.dumps(op_event())}]}}'
     path = tmp_path / "t.json"
     path.write_text(text)
     trace = load(path)

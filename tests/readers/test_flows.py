@@ -1,6 +1,5 @@
 """Launches and device work without correlation ids are joined by flows, or by external ids."""
 
-import json
 import random
 from pathlib import Path
 from typing import Any
@@ -9,7 +8,7 @@ import pytest
 
 from profkit.engine.context import Context
 from profkit.model.events import MISSING, NO_ROW
-from tests.traces import load_trace
+from tests.traces import load_events
 
 Entry = dict[str, Any]
 HOST: Entry = {"pid": 100, "tid": 100}
@@ -39,9 +38,7 @@ def flow(ph: str, ident: int, ts: float, place: Entry, cat: str = "ac2g") -> Ent
 
 
 def read(tmp_path: Path, *events: Entry) -> Context:
-    path = tmp_path / "t.json"
-    path.write_text(json.dumps({"traceEvents": events}))
-    return Context(load_trace(path))
+    return Context(load_events(tmp_path, events))
 
 
 def launches_us(ctx: Context) -> list[float | None]:

@@ -10,25 +10,13 @@ from profkit.api import analyze, render
 from profkit.index.host.nesting import build_call_tree
 from profkit.readers.kineto.batch import to_ns
 from tests.traces import load_trace as load
-
-
-def event(ts: float, dur: float = 2.0, **more: object) -> dict[str, object]:
-    return {
-        "ph": "X",
-        "cat": "cpu_op",
-        "name": "op",
-        "pid": 1,
-        "tid": 2,
-        "ts": ts,
-        "dur": dur,
-        **more,
-    }
+from tests.traces import op_event
 
 
 def test_an_unpaired_surrogate_in_a_key_drops_only_that_key(tmp_path: Path) -> None:
-    invalid = event(5.0, args={"\ud800": 1, "External id": 7})
+    invalid = op_event(5.0, args={"\ud800": 1, "External id": 7})
     path = tmp_path / "t.json"
-    path.write_text(json.dumps({"traceEvents": [event(1.0), invalid, event(9.0)]}))
+    path.write_text(json.dumps({"traceEvents": [op_event(1.0), invalid, op_event(9.0)]}))
     events = load(path).events
     assert len(events) == 3
     assert events.external_id.values.tolist() == [7]
@@ -38,8 +26,8 @@ def test_an_unpaired_surrogate_in_a_key_drops_only_that_key(tmp_path: Path) -> N
 def test_events_that_are_centuries_apart_on_many_threads_are_nested_correctly(
     tmp_path: Path,
 ) -> None:
-    far = [event(1e14 * n, 50.0, tid=t) for n in range(20) for t in range(60)]
-    inner = [event(1e14 * n + 10.0, 5.0, tid=t) for n in range(20) for t in range(60)]
+    far = [op_event(1e14 * n, 50.0, tid=t) for n in range(20) for t in range(60)]
+    inner = [op_event(1e14 * n + 10.0, 5.0, tid=t) for n in range(20) for t in range(60)]
     path = tmp_path / "t.json"
     path.write_text(json.dumps({"traceEvents": far + inner}))
     events = load(path).events
@@ -73,7 +61,7 @@ def test_numbers_of_thousands_of_digits_in_names_are_text(
     tmp_path: Path, name: str, category: str
 ) -> None:
     path = tmp_path / "t.json"
-    events = [event(1.0), event(5.0, name=name, cat=category), event(9.0, cat=category)]
+    events = [op_event(1.0), op_event(5.0, name=name, cat=category), op_event(9.0, cat=category)]
     path.write_text(json.dumps({"traceEvents": events}))
     report = analyze(path, strict=True)
     assert report.source.n_events == 3
@@ -83,9 +71,9 @@ def test_numbers_of_thousands_of_digits_in_names_are_text(
 def test_numbers_of_thousands_of_digits_drop_their_event_alone(tmp_path: Path) -> None:
     path = tmp_path / "t.json"
     fields = [f'"tid":{MANY_DIGITS}', f'"dur":-{MANY_DIGITS}', f'"args":{{"stream":{MANY_DIGITS}}}']
-    events = [json.dumps(event(1.0)), json.dumps(event(5.0))]
-    events += [f"{json.dumps(event(9.0))[:-1]},{field}}}" for field in fields]
-    events.append(json.dumps(event(20.0)))
+    events = [json.dumps(op_event(1.0)), json.dumps(op_event(5.0))]
+    events += [f"{json.dumps(op_event(9.0))[:-1]},{field}}}" for field in fields]
+    events.append(json.dumps(op_event(20.0)))
     path.write_text(f'{{"traceEvents":[{",".join(events)}]}}')
     trace = load(path)
     assert (len(trace.events), trace.notes.n_skipped) == (3, 3)
@@ -101,7 +89,7 @@ def test_names_of_a_megabyte_do_not_take_time_quadratic_in_it(
     name = part * (1_000_000 // len(part))
     categories = ["cpu_op", "kernel", "python_function", "user_annotation", "cuda_runtime"]
     events = [
-        event(10.0 * n, name=name, cat=category, ph=phase, args={"Call stack": name})
+        op_event(10.0 * n, name=name, cat=category, ph=phase, args={"Call stack": name})
         for n, category in enumerate(categories)
         for phase in phases
     ]

@@ -1,6 +1,5 @@
 """Blocks per SM and occupancy of kernels are read; values that cannot be right are missing."""
 
-import json
 import math
 from pathlib import Path
 from typing import Any
@@ -9,8 +8,7 @@ import numpy as np
 import pytest
 
 from profkit.model.events import EventTable
-from profkit.model.trace import Trace
-from profkit.readers.open import load
+from tests.traces import load_events
 
 OCCUPANCY = "est. achieved occupancy %"
 FULL = {"blocks per SM": 2.5, "warps per SM": 20.0, OCCUPANCY: 37}
@@ -30,13 +28,6 @@ def kernel(number: int, **args: Any) -> dict[str, Any]:  # noqa: ANN401  (any JS
     }
 
 
-def read(path: Path, events: list[dict[str, Any]]) -> EventTable:
-    path.write_text(json.dumps({"traceEvents": events}))
-    trace = load(path)
-    assert isinstance(trace, Trace)
-    return trace.events
-
-
 def figures(events: EventTable) -> tuple[list[float | None], list[float | None]]:
     rows = np.arange(len(events))
     blocks, occupancy = (
@@ -48,7 +39,7 @@ def figures(events: EventTable) -> tuple[list[float | None], list[float | None]]
 
 def test_blocks_and_occupancy_of_kernels_are_read(tmp_path: Path) -> None:
     copy = kernel(2, **FULL) | {"cat": "gpu_memcpy"}
-    occupancy = read(tmp_path / "t.json", [kernel(1, **FULL), copy, kernel(3)])
+    occupancy = load_events(tmp_path, [kernel(1, **FULL), copy, kernel(3)]).events
     assert figures(occupancy) == ([2.5, None, None], [37.0, None, None])
 
 
@@ -60,7 +51,7 @@ def test_an_occupancy_that_contradicts_the_number_of_warps_is_missing(
     tmp_path: Path, warps: float, recorded: float, read_as: float | None
 ) -> None:
     given = {"blocks per SM": warps / 8, "warps per SM": warps, OCCUPANCY: recorded}
-    _, occupancy = figures(read(tmp_path / "t.json", [kernel(1, **given)]))
+    _, occupancy = figures(load_events(tmp_path, [kernel(1, **given)]).events)
     assert occupancy == [read_as]
 
 
@@ -68,16 +59,16 @@ def test_blocks_of_an_unknown_device_are_missing(tmp_path: Path) -> None:
     events = [
         kernel(1, **FULL | {"blocks per SM": n_blocks}) for n_blocks in (math.inf, -1.0, 0.25)
     ]
-    blocks, occupancy = figures(read(tmp_path / "t.json", events))
+    blocks, occupancy = figures(load_events(tmp_path, events).events)
     assert (blocks, occupancy) == ([None, None, 0.25], [37.0, 37.0, 37.0])
 
 
 def test_an_occupancy_that_is_not_a_number_does_not_drop_the_event(tmp_path: Path) -> None:
     events = [kernel(1, **FULL | {OCCUPANCY: None}), kernel(2, **FULL | {OCCUPANCY: "25"})]
-    assert figures(read(tmp_path / "t.json", events)) == ([2.5, 2.5], [None, 25.0])
+    assert figures(load_events(tmp_path, events).events) == ([2.5, 2.5], [None, 25.0])
 
 
 def test_kernels_written_as_begin_and_end_events_have_both(tmp_path: Path) -> None:
     begin = kernel(1, **FULL) | {"ph": "B"}
     end = {"ph": "E", "pid": 0, "tid": 7, "ts": 40.0}
-    assert figures(read(tmp_path / "t.json", [begin, end])) == ([2.5], [37.0])
+    assert figures(load_events(tmp_path, [begin, end]).events) == ([2.5], [37.0])

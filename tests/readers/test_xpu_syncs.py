@@ -1,6 +1,5 @@
 """XPU syncs are calls of the waiting thread; barriers on the device are not calls."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +7,7 @@ import numpy as np
 import pytest
 
 from profkit.model.events import Category, EventTable
-from tests.traces import load_trace
+from tests.traces import load_events
 
 
 def event(cat: str, name: str, pid: int, tid: int, ts: float, dur: float, **args: object) -> Any:  # noqa: ANN401
@@ -32,9 +31,7 @@ OP = event("cpu_op", "aten::item", 10, 20, 0.0, 10.0)
 
 
 def read(tmp_path: Path, *events: Any) -> EventTable:  # noqa: ANN401
-    path = tmp_path / "t.json"
-    path.write_text(json.dumps({"traceEvents": events}))
-    return load_trace(path).events
+    return load_events(tmp_path, events).events
 
 
 def thread_of(events: EventTable, row: int) -> tuple[str, str]:

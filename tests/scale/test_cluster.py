@@ -26,7 +26,7 @@ from profkit.errors import (
     UsageError,
 )
 from profkit.scale import cluster
-from tests.cli.test_ranks import rank_trace
+from tests.job_traces import write_ranks
 from tests.scale.functions import HERE
 
 distributed = pytest.importorskip("distributed")
@@ -116,11 +116,7 @@ def client(dask: Cluster) -> Iterator[Any]:
 
 @pytest.fixture
 def job(tmp_path: Path) -> Path:
-    folder = tmp_path / "job"
-    folder.mkdir()
-    for rank in range(3):
-        rank_trace(rank, folder)
-    return folder
+    return write_ranks(tmp_path / "job", 3)
 
 
 @pytest.mark.slow

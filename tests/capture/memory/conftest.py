@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from profkit.capture.memory.holders import holder_chains, native_refs
+from profkit.capture.memory.monitor.live_tensors import LiveTensors
 from tests.capture.memory.worlds import START, World
 
 
@@ -34,6 +35,15 @@ def all_objects(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     gc.unfreeze()
     yield
     gc.freeze()
+
+
+@pytest.fixture
+def live() -> Iterator[LiveTensors]:
+    """Track the tensors of a test."""
+    tracked = LiveTensors()
+    tracked.begin()
+    yield tracked
+    tracked.end()
 
 
 @pytest.fixture

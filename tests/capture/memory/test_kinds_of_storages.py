@@ -1,20 +1,9 @@
 """The tensor kind of a storage that several tensors share in turn."""
 
-from collections.abc import Iterator
-
-import pytest
 import torch
 from torch import Tensor
 
 from profkit.capture.memory.monitor.live_tensors import LiveTensors, TensorKind
-
-
-@pytest.fixture
-def live() -> Iterator[LiveTensors]:
-    tracked = LiveTensors()
-    tracked.begin()
-    yield tracked
-    tracked.end()
 
 
 def kinds_of(live: LiveTensors, tensor: Tensor) -> set[TensorKind]:

@@ -11,7 +11,7 @@ from profkit.engine.context import Context
 from profkit.engine.windows import windows, windows_ns
 from profkit.model.capture_info import CaptureInfo, CodePlace, Compiled, Compiles, GraphBreak
 from profkit.testing import TraceBuilder
-from tests.traces import load_trace
+from tests.traces import read_context
 
 FUNCTIONS = ("forward", "torch_dynamo_resume_in_forward_at_2", "<resume in forward>", "step")
 TEXTS = ("", "n == 3", "recompile_limit", "torch.compiler.disable", "print", "0/1: size mismatch")
@@ -92,7 +92,7 @@ def test_costs_are_within_the_steps_and_of_one_thread_the_time_that_goes(
             b.advance(1)
         if r.random() < 0.3:
             add_random_work(b, r)
-    ctx = Context(load_trace(b.write(tmp_path / "t.json")))
+    ctx = read_context(b, tmp_path)
     findings = [
         *recompiles.detect(ctx, recompiles.Thresholds()),
         *graph_breaks.detect(ctx, graph_breaks.Thresholds()),

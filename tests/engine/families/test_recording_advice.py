@@ -4,11 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from profkit.engine.context import Context
 from profkit.engine.families.recording_advice import record_later
 from profkit.model.capture_info import CaptureInfo, StepKind
 from profkit.testing import TraceBuilder
-from tests.traces import load_trace
+from tests.traces import read_context
 
 RUN = "Record later steps: `profkit run --wait 10`."
 TRACE = "Record later steps: `profkit.trace(..., wait=2, warmup=1, active=3)`."
@@ -23,5 +22,5 @@ def test_it_names_the_interface(tmp_path: Path, steps: StepKind | None, advice: 
     builder = TraceBuilder(capture=capture)
     with builder.step():
         builder.compute("aten::mm", 1_000)
-    ctx = Context(trace=load_trace(builder.write(tmp_path / "trace.json")))
+    ctx = read_context(builder, tmp_path)
     assert record_later(ctx) == advice

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from profkit.api import analyze
-from profkit.engine.context import Context
 from profkit.engine.figures.critical_path import (
     MAX_BLOCKING,
     MAX_ENTRIES,
@@ -23,11 +22,11 @@ from profkit.model.critical_path import CriticalPathSummary, PathKind, PathKindN
 from profkit.model.events import HOST_CALLS, NO_ROW, Category
 from profkit.testing import TraceBuilder
 from tests.index.replay.test_replay import each_recording, load_context
-from tests.traces import load_trace
+from tests.traces import read_context
 
 
 def summary_of(builder: TraceBuilder, folder: Path) -> CriticalPathSummary:
-    path = summarize_critical_path(Context(trace=load_trace(builder.write(folder / "t.json"))))
+    path = summarize_critical_path(read_context(builder, folder))
     assert path is not None
     return path
 
@@ -435,5 +434,5 @@ def test_blocking_calls_overlap_the_path_on_devices(path: Path) -> None:
 
 
 def test_lengths_of_segments_are_not_computed_again_for_each_step(tmp_path: Path) -> None:
-    path = Context(trace=load_trace(training(2).write(tmp_path / "t.json"))).critical_path
+    path = read_context(training(2), tmp_path).critical_path
     assert path.lengths_ns is path.lengths_ns

@@ -17,6 +17,7 @@ from profkit.engine.figures.modules import MAX_MODULES
 from profkit.model.report import ModuleSummary, Report
 from profkit.testing import TraceBuilder
 from tests.corpus.recordings import CORPUS, needs_corpus
+from tests.engine.figures.shown import assert_formats_show
 
 
 def assert_exact(every: Sequence[ModuleSummary]) -> None:
@@ -159,16 +160,7 @@ def test_every_format_shows_the_tree(tmp_path: Path) -> None:
     report = report_of(builder, tmp_path)
     assert "Modules: Linear_1…5 62%, Linear_0…4 38%" in render(report, "text").decode()
 
-    for shown in (
-        render(report, "text", verbose=True),
-        render(report, "md"),
-        render(report, "fragment"),
-        render(report, "html"),
-    ):
-        text = shown.decode()
-        assert all(
-            text_part in text for text_part in ("Modules", "· · Linear_1…5", "15.0 µs", "62%")
-        )
+    assert_formats_show(report, ("Modules", "· · Linear_1…5", "15.0 µs", "62%"))
     rows = render(report, "csv", table="modules").decode().splitlines()
     assert rows[1].startswith("Net_0,1,0,1,66000,0,24000,0,66000,0,24000,0,1")
     assert json.loads(render(report, "json"))["summary"]["modules"][1]["name"] == "Block_0…2"

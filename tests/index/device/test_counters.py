@@ -6,7 +6,6 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from profkit.engine.context import Context
 from profkit.index.device.counters import (
     CounterSeries,
     bin_edges,
@@ -17,7 +16,7 @@ from profkit.index.device.counters import (
 )
 from profkit.index.intervals import union
 from profkit.testing import TraceBuilder
-from tests.traces import load_trace
+from tests.traces import read_context
 
 CHANGES = st.lists(st.tuples(st.integers(0, 60), st.integers(-3, 3)), max_size=40)
 
@@ -62,7 +61,7 @@ def test_the_queue_is_what_was_launched_and_has_not_started(tmp_path: Path) -> N
         for _ in range(3):
             b.launch("aten::mm", kernel="gemm", host_ns=10_000, device_ns=50_000)
         b.kernel("orphans_from_before_recording", 1_000, correlation=99_999)
-    ctx = Context(load_trace(b.write(tmp_path / "trace.json")))
+    ctx = read_context(b, tmp_path)
     queue = launch_queue(ctx.events, ctx.launches, ctx.devices[0].rows)
     starts = [(e.ts_ns, (e.args or {})["correlation"]) for e in b.events if e.cat == "kernel"]
     calls = {(e.args or {})["correlation"]: e.ts_ns for e in b.events if e.cat == "cuda_runtime"}

@@ -1,14 +1,12 @@
 """In which arithmetic a kernel multiplies is told by its name, and not by what looks like it."""
 
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
 from profkit.engine.context import Context
 from profkit.index.device.matmul_precision import float32_matmuls, matmul_precision
 from profkit.testing import TraceBuilder
-from tests.traces import load_trace as load
 
 FLOAT32 = {
     "cuBLAS of Ampere": "ampere_sgemm_128x64_tn",
@@ -94,11 +92,6 @@ def test_these_kernels_are_not_float32_matmuls(name: str) -> None:
     assert matmul_precision(name) is None
 
 
-@pytest.fixture
-def built(tmp_path: Path) -> Callable[[TraceBuilder], Context]:
-    return lambda b: Context(load(b.write(tmp_path / "t.json")))
-
-
 @pytest.mark.parametrize(
     ("op", "kernel", "by_cudnn"),
     [
@@ -112,7 +105,7 @@ def built(tmp_path: Path) -> Callable[[TraceBuilder], Context]:
     ],
 )
 def test_cudnn_is_recognized_by_operator_or_kernel(
-    built: Callable[[TraceBuilder], Context],
+    read: Callable[[TraceBuilder], Context],
     op: str | None,
     kernel: str,
     by_cudnn: bool,  # noqa: FBT001
@@ -122,7 +115,7 @@ def test_cudnn_is_recognized_by_operator_or_kernel(
         b.kernel(kernel, 50_000, correlation=b.call("GraphLaunch", 4_000))
     else:
         b.launch(op, kernel=kernel, host_ns=9_000, device_ns=50_000)
-    ctx = built(b)
+    ctx = read(b)
     assert float32_matmuls(ctx.events, ctx.launches).by_cudnn.tolist() == [by_cudnn]
 
 
@@ -132,12 +125,12 @@ def test_cudnn_is_recognized_by_operator_or_kernel(
      "aten::_linalg_eigh", "aten::linalg_lu_factor_ex", "aten::triangular_solve",
      "aten::linalg_inv_ex"],
 )  # fmt: skip
-def test_factorizations_are_excluded(built: Callable[[TraceBuilder], Context], op: str) -> None:
+def test_factorizations_are_excluded(read: Callable[[TraceBuilder], Context], op: str) -> None:
     b = TraceBuilder()
     b.launch(op, kernel="ampere_sgemm_128x64_tn", host_ns=9_000, device_ns=50_000)
     with b.op("aten::linalg_multi_dot"):
         b.launch("aten::mm", kernel="ampere_sgemm_64x64_nn", host_ns=9_000, device_ns=50_000)
-    ctx = built(b)
+    ctx = read(b)
     matmul_rows = float32_matmuls(ctx.events, ctx.launches)
     assert [ctx.events.name_of(row) for row in matmul_rows.rows.tolist()] == [
         "ampere_sgemm_64x64_nn"

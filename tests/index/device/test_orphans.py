@@ -9,11 +9,7 @@ from profkit.index.device.orphans import (
     orphans_with_lost_launch,
 )
 from profkit.testing import TraceBuilder
-from tests.traces import load_trace as load
-
-
-def context(b: TraceBuilder, tmp_path: Path) -> Context:
-    return Context(load(b.write(tmp_path / "t.json")))
+from tests.traces import read_context
 
 
 def names(ctx: Context, rows: object) -> list[str]:
@@ -27,7 +23,7 @@ def test_each_stream_is_evaluated_separately(tmp_path: Path) -> None:
     b.kernel("before on another stream", 1_000, stream=13)
     b.kernel("lost", 1_000)
     b.launch("aten::mm", kernel="gemm", host_ns=10_000, device_ns=5_000, stream=13)
-    ctx = context(b, tmp_path)
+    ctx = read_context(b, tmp_path)
     assert names(ctx, orphans_from_before_recording(ctx.events, ctx.launches)) == [
         "before",
         "before on another stream",
@@ -40,7 +36,7 @@ def test_equal_stream_numbers_of_two_devices_differ(tmp_path: Path) -> None:
     b.launch("aten::mm", kernel="gemm", host_ns=10_000, device_ns=5_000)
     b.kernel("before on the second", 1_000, device=1)
     b.launch("aten::mm", kernel="gemm", host_ns=10_000, device_ns=5_000, device=1)
-    ctx = context(b, tmp_path)
+    ctx = read_context(b, tmp_path)
     assert names(ctx, orphans_from_before_recording(ctx.events, ctx.launches)) == [
         "before on the second"
     ]
@@ -50,7 +46,7 @@ def test_a_copy_call_without_work_is_not_a_lost_kernel(tmp_path: Path) -> None:
     b = TraceBuilder()
     b.call("MemcpyAsync", 1_000)
     b.launch("aten::mm", kernel="gemm", host_ns=10_000, device_ns=5_000)
-    ctx = context(b, tmp_path)
+    ctx = read_context(b, tmp_path)
     calls, without = find_launches_without_work(ctx.events, ctx.launches)
     assert names(ctx, calls) == ["cudaLaunchKernel"]
     assert not len(without)
@@ -61,7 +57,7 @@ def test_driver_and_hip_launches_count(tmp_path: Path) -> None:
     b.call("cuLaunchKernelEx", 1_000, cat="cuda_driver")
     b.call("hipExtModuleLaunchKernel", 1_000)
     b.call("cudaLaunchKernelExC", 1_000)
-    ctx = context(b, tmp_path)
+    ctx = read_context(b, tmp_path)
     assert len(find_launches_without_work(ctx.events, ctx.launches)[1]) == 3
 
 
@@ -69,7 +65,7 @@ def test_without_launches_no_orphan_is_from_before_the_recording(tmp_path: Path)
     b = TraceBuilder()
     for _ in range(3):
         b.kernel("gemm", 1_000)
-    ctx = context(b, tmp_path)
+    ctx = read_context(b, tmp_path)
     assert not len(orphans_from_before_recording(ctx.events, ctx.launches))
     assert len(orphans_with_lost_launch(ctx.events, ctx.launches)) == 3
 
@@ -82,7 +78,7 @@ def test_a_stream_of_orphans_is_from_before_until_another_stream_launches(
     b.launch("aten::mm", kernel="gemm", host_ns=10_000, device_ns=5_000)
     b.advance(50_000)
     b.kernel("not recorded", 1_000, stream=13)
-    ctx = context(b, tmp_path)
+    ctx = read_context(b, tmp_path)
     assert names(ctx, orphans_from_before_recording(ctx.events, ctx.launches)) == ["before"]
     assert names(ctx, orphans_with_lost_launch(ctx.events, ctx.launches)) == ["not recorded"]
 
@@ -95,7 +91,7 @@ def test_streams_without_numbers_are_distinguished_by_lane(tmp_path: Path) -> No
     for event in b.events:
         if event.args:
             event.args.pop("stream", None)
-    ctx = context(b, tmp_path)
+    ctx = read_context(b, tmp_path)
     assert names(ctx, orphans_from_before_recording(ctx.events, ctx.launches)) == [
         "before on another stream"
     ]

@@ -5,16 +5,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from profkit.engine.context import Context
 from profkit.index.device.syncs import SyncKind
 from profkit.index.host.host_made_tensors import find_creating_ops
 from profkit.model.events import NO_ROW
 from profkit.testing import TraceBuilder
-from tests.traces import load_trace as load
+from tests.traces import read_context
 
 
 def makers_in(b: TraceBuilder, tmp_path: Path) -> list[str]:
-    ctx = Context(load(b.write(tmp_path / "t.json")))
+    ctx = read_context(b, tmp_path)
     owners = np.unique(ctx.syncs.of_kind(SyncKind.TO_DEVICE).owner).astype(np.int32)
     op_rows = find_creating_ops(ctx.events, ctx.tree, ctx.source.frame, owners)
     return ["" if row == NO_ROW else ctx.events.name_of(row) for row in op_rows.tolist()]

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,17 +14,8 @@ from profkit.model.events import Category
 from profkit.model.location import Location
 from profkit.testing import TraceBuilder
 from profkit.testing.event_recorder import Event
-from tests.traces import load_trace as load
 
 Read = Callable[[TraceBuilder], Context]
-
-
-@pytest.fixture
-def read(tmp_path: Path) -> Read:
-    def _read(builder: TraceBuilder) -> Context:
-        return Context(load(builder.write(tmp_path / "t.json")))
-
-    return _read
 
 
 def where(ctx: Context, op: str, nth: int = 0) -> Location:

@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from profkit.engine.context import Context
 from profkit.index.host.steps import Steps
 from profkit.testing import TraceBuilder
-from tests.traces import load_trace
+from tests.traces import read_context
 
 MS = 1_000_000
 Finder = Callable[[TraceBuilder], Steps]
@@ -17,7 +16,7 @@ Finder = Callable[[TraceBuilder], Steps]
 
 @pytest.fixture
 def steps_of(tmp_path: Path) -> Finder:
-    return lambda b: Context(trace=load_trace(b.write(tmp_path / "t.json"))).steps
+    return lambda b: read_context(b, tmp_path).steps
 
 
 @contextmanager

@@ -18,16 +18,12 @@ from profkit.index.ranks.collectives import (
     wait_by_collective,
 )
 from profkit.testing import TraceBuilder
-from tests.traces import load_trace
+from tests.traces import read_context
 
 Interval = tuple[int, int]
 END_NS = 60
 INTERVAL = st.tuples(st.integers(0, 40), st.integers(1, 20))
 INTERVALS = st.lists(INTERVAL, max_size=6)
-
-
-def recorded(b: TraceBuilder, folder: Path) -> Context:
-    return Context(trace=load_trace(b.write(folder / "t.json")))
 
 
 def of_gloo(collectives: list[Interval]) -> TraceBuilder:
@@ -61,7 +57,7 @@ def pauses_within(work: list[Interval], start: int, end: int) -> list[list[int]]
 def test_time_is_exposed_if_a_collective_ends_when_work_continues_or_shortly_after(
     collectives: list[Interval], work: list[Interval], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    ctx = recorded(of_gloo(collectives), tmp_path_factory.mktemp("trace"))
+    ctx = read_context(of_gloo(collectives), tmp_path_factory.mktemp("trace"))
     rows = host_collectives(ctx.events)
     working = union(
         np.array([start for start, _ in work], dtype=np.int64),
@@ -104,7 +100,7 @@ def test_exposed_time_is_collective_time_without_computation(
         for start, length in exchanging:
             b.kernel("ncclDevKernel_AllReduce", length, at_ns=start, stream=20, correlation=ident)
         b.advance(END_NS)
-    ctx = recorded(b, tmp_path_factory.mktemp("trace"))
+    ctx = read_context(b, tmp_path_factory.mktemp("trace"))
     waits = find_device_waits(ctx)
     assert waits is not None
 
@@ -140,7 +136,7 @@ def test_queued_collectives_belong_to_the_operator_that_started_them(tmp_path: P
     started(b, "c10d::allreduce_", 30)
     for number, name in enumerate(("all_reduce", "broadcast", "all_reduce")):
         ran(b, f"gloo:{name}", 100 + 20 * number)
-    assert lines(recorded(b, tmp_path)) == [10, 20, 30]
+    assert lines(read_context(b, tmp_path)) == [10, 20, 30]
 
 
 def test_an_all_reduce_of_gloo_may_be_a_reduce_scatter_of_the_program(tmp_path: Path) -> None:
@@ -149,7 +145,7 @@ def test_an_all_reduce_of_gloo_may_be_a_reduce_scatter_of_the_program(tmp_path: 
     started(b, "c10d::_reduce_scatter_base_", 20)
     ran(b, "gloo:all_reduce", 100)
     ran(b, "gloo:all_reduce", 120)
-    assert lines(recorded(b, tmp_path)) == [10, 20]
+    assert lines(read_context(b, tmp_path)) == [10, 20]
 
 
 def test_without_all_starts_the_last_preceding_operator_is_used(tmp_path: Path) -> None:
@@ -158,7 +154,7 @@ def test_without_all_starts_the_last_preceding_operator_is_used(tmp_path: Path) 
     b.advance(50)
     started(b, "c10d::allreduce_", 10)
     ran(b, "gloo:all_reduce", 70)
-    assert lines(recorded(b, tmp_path)) == [None, 10]
+    assert lines(read_context(b, tmp_path)) == [None, 10]
 
 
 @pytest.mark.parametrize(

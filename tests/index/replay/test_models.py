@@ -17,7 +17,7 @@ from tests.corpus.test_corpus import WITHOUT_CATEGORIES
 from tests.index.replay.programs import Action, Played, actions, loading, one_stream, record_program
 from tests.index.replay.simulation import Key, Simulation
 from tests.index.replay.test_replay import RECORDINGS, load_context
-from tests.traces import load_trace
+from tests.traces import read_context
 
 TOLERANCE = 0.001
 """Share of a recording's length by which the two models may differ: they spread lags of unknown
@@ -43,7 +43,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def recorded(played: Played, folder: Path) -> Context:
-    return Context(trace=load_trace(played.builder.write(folder / "random.json")))
+    return read_context(played.builder, folder)
 
 
 def calls_of(ctx: Context, played: Played, without: set[int]) -> Rows:

@@ -15,7 +15,7 @@ from profkit.model.change import ProgramChange
 from profkit.present.diagnosis import headline
 from profkit.testing import TraceBuilder
 from tests.corpus.recordings import CORPUS
-from tests.traces import load_trace
+from tests.traces import load_trace, read_context
 
 TRACES = Path(__file__).parents[3] / "traces"
 RECORDINGS = sorted(
@@ -115,7 +115,7 @@ def test_where_the_host_runs_ahead_the_steps_are_those_of_the_device(tmp_path: P
         with b.step():
             for _ in range(4):
                 b.launch("aten::mm", kernel="gemm", host_ns=20_000, device_ns=50_000)
-    ctx = Context(trace=load_trace(b.write(tmp_path / "t.json")))
+    ctx = read_context(b, tmp_path)
 
     starts, ends = ctx.replay.windows
     assert ctx.replay.is_device_bound
@@ -146,7 +146,7 @@ def test_work_from_before_the_first_step_is_not_of_it(tmp_path: Path) -> None:
         with b.step():
             for _ in range(4):
                 b.launch("aten::mm", kernel="gemm", host_ns=20_000, device_ns=50_000)
-    ctx = Context(trace=load_trace(b.write(tmp_path / "t.json")))
+    ctx = read_context(b, tmp_path)
 
     starts, ends = ctx.replay.windows
     np.testing.assert_array_equal(ends - starts, 200_000)
@@ -168,4 +168,4 @@ def test_a_device_that_only_finishes_the_last_step_later_is_not_the_bottleneck(
                 b.launch("aten::mm", kernel="gemm", host_ns=20_000, device_ns=50_000)
             if number < 3:
                 b.synchronize()
-    assert not Context(trace=load_trace(b.write(tmp_path / "t.json"))).replay.is_device_bound
+    assert not read_context(b, tmp_path).replay.is_device_bound

@@ -5,11 +5,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from profkit.engine.context import Context
 from profkit.index.host.nesting import find_rows_open_at
 from profkit.index.trace_memory.live_bytes import growth_per_step_bytes, unfreed_in_steps
 from profkit.testing import TraceBuilder
-from tests.traces import load_trace as load
+from tests.traces import read_context
 
 
 @pytest.mark.parametrize(
@@ -41,7 +40,7 @@ def test_only_allocations_of_steps_without_a_free_count(tmp_path: Path) -> None:
         b.compute("aten::mm", 1_000)
         b.alloc(4_000, device=None)
         b.compute("aten::mm", 1_000)
-    ctx = Context(load(b.write(tmp_path / "t.json")))
+    ctx = read_context(b, tmp_path)
 
     kept = unfreed_in_steps(ctx.allocations, ctx.steps)
     assert kept.n_bytes.tolist() == [3_000, 4_000]
@@ -65,7 +64,7 @@ def test_the_innermost_running_event_of_the_thread_is_found(tmp_path: Path) -> N
         b.advance(1)
     b.advance(5_000)
     b.alloc(5)
-    ctx = Context(load(b.write(tmp_path / "t.json")))
+    ctx = read_context(b, tmp_path)
     memory = ctx.trace.memory
 
     rows = find_rows_open_at(ctx.events, ctx.tree, memory.lane, memory.ts_ns).tolist()

@@ -3,7 +3,6 @@
 import gc
 import tracemalloc
 import weakref
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -14,14 +13,6 @@ from profkit.capture.memory.monitor import live_tensors
 from profkit.capture.memory.monitor.live_tensors import Amount, LiveTensors
 from profkit.capture.memory.monitor.series import Sample, Series
 from profkit.capture.process import devices
-
-
-@pytest.fixture
-def live() -> Iterator[LiveTensors]:
-    tracked = LiveTensors()
-    tracked.begin()
-    yield tracked
-    tracked.end()
 
 
 def bytes_of(amounts: dict[Any, Amount], dtype: str = "float64") -> int:
