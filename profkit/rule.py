@@ -49,15 +49,18 @@ from profkit.engine.device_support import lacks_bfloat16
 from profkit.engine.figures.snapshot import allocation_sites, fragmentation_summary
 from profkit.engine.job_context import JobContext, PlaceTime
 from profkit.engine.needs import Need
-from profkit.engine.savings import measure_saving
-from profkit.engine.windows import (
-    MAX_EVENT_IDS,
+from profkit.engine.savings import (
     CostlyWait,
     WaitThresholds,
+    find_costly_wait,
+    find_costly_waits,
+    measure_saving,
+)
+from profkit.engine.windows import (
+    MAX_EVENT_IDS,
     busy_ns,
     device_time,
     event_ids,
-    find_costly_waits,
     find_rows,
     idle_in_windows,
     in_windows,
@@ -127,7 +130,7 @@ __all__ = [  # noqa: RUF022  (in groups)
     # Steps.
     "windows", "windows_ns", "in_windows", "find_rows", "launched_in_windows", "select_on_cpu",
     "reaches_share", "busy_ns", "device_time", "idle_in_windows", "uses_device", "WaitThresholds",
-    "CostlyWait", "find_costly_waits",
+    "CostlyWait", "find_costly_wait", "find_costly_waits",
     # Parts of messages.
     "find_costliest_lines", "MAX_LINES", "known_locations", "at", "at_first", "tensor_method",
     "counted", "times_per_step", "time_per_step", "time_with_share", "time_with_busy_share",

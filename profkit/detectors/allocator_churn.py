@@ -62,18 +62,18 @@ from profkit.index.snapshot.cache_flushes import FlushCause
 from profkit.index.snapshot.device_memory import DeviceMemory
 from profkit.rule import (
     MAX_EVENT_IDS,
+    MAX_LINES,
     Context,
     Cost,
     Finding,
     Need,
-    ProgramChange,
     Rows,
     RuleInfo,
     WaitThresholds,
     dataclass,
-    find_costly_waits,
+    find_costliest_lines,
+    find_costly_wait,
     format_count,
-    known_locations,
     needs,
     time_per_step,
 )
@@ -112,9 +112,6 @@ class Thresholds(WaitThresholds):
     min_flushes_count: int = 3
 
 
-MAX_LINES: Final = 3
-
-
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield a finding for later steps that call the driver, and for a GPU whose cache is freed."""
     if len(ctx.steps) and ctx.has_device_work:
@@ -139,15 +136,13 @@ def _report_steps(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     # Calls without a cache, and calls for new shapes, are reported by the rules on their causes.
     if find_uncached_calls(ctx) is not None or find_growth_by_shapes(ctx) is not None:
         return
-    (wait,) = find_costly_waits(ctx, [ProgramChange(calls=calls)], thresholds)
+    wait = find_costly_wait(ctx, calls, thresholds)
     if wait is None:
         return
 
     # Frees lead to the cause: what frees the cache makes later allocations call the driver.
     main_calls = calls[is_free] if n_frees else calls
-    lines = ctx.costliest_lines(main_calls, MAX_LINES, ctx.events.dur_ns[main_calls])
     yield wait.finding(
-        ctx,
         INFO,
         message=(
             f"After the first step the program still allocates CUDA memory "
@@ -155,8 +150,7 @@ def _report_steps(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
             f"times, which takes {time_per_step(ctx, wait.blocked.total_ns)}."
         ),
         fix=_suggest_fix(n_frees),
-        locations=known_locations(*lines),
-        n=len(calls),
+        locations=find_costliest_lines(ctx, main_calls),
         rows=calls,
         evidence={"n_allocations": len(calls) - n_frees, "n_frees": n_frees},
     )

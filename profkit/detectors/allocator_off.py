@@ -49,11 +49,10 @@ from profkit.engine.families.device_memory.driver_calls import find_uncached_cal
 from profkit.rule import (
     Context,
     Finding,
-    ProgramChange,
     RuleInfo,
     WaitThresholds,
     counted,
-    find_costly_waits,
+    find_costly_wait,
     in_windows,
     needs,
     times_per_step,
@@ -76,7 +75,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     calls = find_uncached_calls(ctx)
     if calls is None:
         return
-    (wait,) = find_costly_waits(ctx, [ProgramChange(calls=calls.rows)], thresholds)
+    wait = find_costly_wait(ctx, calls.rows, thresholds)
     if wait is None:
         return
 
@@ -86,22 +85,17 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     n_kernels = round(in_windows(ctx, kernels).sum() / max(1, len(ctx.steps)))
 
     yield wait.finding(
-        ctx,
         INFO,
         message=(
             f"Nothing caches the GPU's memory: for {counted(n_kernels, 'kernel')} the "
             f"program calls `{kinds[0]}` or `{kinds[1]}` "
-            f"{times_per_step(ctx, len(calls.rows))}, which {wait.text(ctx)}"
+            f"{times_per_step(ctx, len(calls.rows))}, which {wait.text}"
         ),
         fix=(
             "Unset `PYTORCH_NO_CUDA_MEMORY_CACHING`, and use no allocator of your own that does "
             "not cache."
         ),
         locations=ctx.costliest_lines(calls.rows, 1, np.asarray(ctx.events.dur_ns[calls.rows])),
-        n=len(calls.rows),
         rows=calls.rows,
-        evidence={
-            "n_allocations": len(calls.rows) - calls.n_frees,
-            "n_frees": calls.n_frees,
-        },
+        evidence={"n_allocations": len(calls.rows) - calls.n_frees, "n_frees": calls.n_frees},
     )

@@ -50,13 +50,12 @@ from profkit.index.distinct import distinct
 from profkit.rule import (
     Context,
     Finding,
-    ProgramChange,
     RuleInfo,
     WaitThresholds,
     at,
     counted,
     dataclass,
-    find_costly_waits,
+    find_costly_wait,
     known_locations,
     needs,
 )
@@ -87,7 +86,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     growth = find_growth_by_shapes(ctx)
     if growth is None or len(growth.calls) < thresholds.min_calls_count:
         return
-    (wait,) = find_costly_waits(ctx, [ProgramChange(calls=growth.calls)], thresholds)
+    wait = find_costly_wait(ctx, growth.calls, thresholds)
     if wait is None:
         return
 
@@ -97,19 +96,17 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     n_steps = len(distinct(ctx.step_of(growth.shapes)))
 
     yield wait.finding(
-        ctx,
         INFO,
         message=(
             f"`{ctx.events.name_of(first)}`{at(location)} gets "
             f"{counted(growth.n_shapes, 'new shape')} in {counted(n_steps, 'step')} after the "
             f"first, such as {_read_shape(ctx, growth)}. Allocating GPU memory for them "
-            f"({counted(len(growth.calls), 'call')}) {wait.text(ctx)}"
+            f"({counted(len(growth.calls), 'call')}) {wait.text}"
         ),
         fix=(
             "Pad inputs to a few sizes, or set `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`."
         ),
         locations=known_locations(location),
-        n=len(growth.calls),
         rows=growth.calls,
         evidence={"n_shapes": growth.n_shapes, "n_steps": n_steps},
     )

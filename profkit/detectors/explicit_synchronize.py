@@ -107,14 +107,10 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
         caller = find_library_function(ctx, rows)
         place = place_of_call(caller, location)
         yield wait.finding(
-            ctx,
             INFO,
-            message=(
-                f"`{call}`{place} is called {times_per_step(ctx, len(rows))} and {wait.text(ctx)}"
-            ),
+            message=(f"`{call}`{place} is called {times_per_step(ctx, len(rows))} and {wait.text}"),
             fix=_LIBRARY_FIX if caller else _suggest_fix(call),
             locations=known_locations(location),
-            n=len(rows),
             rows=rows,
             evidence={"call": runtime_call},
         )

@@ -68,8 +68,8 @@ from profkit.rule import (
     find_costly_waits,
     format_bytes,
     in_windows,
+    measure_saving,
     needs,
-    reaches_share,
     time_per_step,
     times_per_step,
 )
@@ -143,22 +143,21 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
         made_ns = covered_by(events, line_makers).total_ns
 
         yield wait.finding(
-            ctx,
             INFO,
             # Without stacks the operator before the copy may have made another tensor.
             confidence=None if location.file else "low",
             message=(
                 f"A tensor{size} is created on the host{at(location)} in "
                 f"{time_per_step(ctx, made_ns)} and copied to the GPU "
-                f"{times_per_step(ctx, len(owners))}, which {wait.text(ctx)}"
+                f"{times_per_step(ctx, len(owners))}, which {wait.text}"
             ),
             fix=(
                 "Create it on the GPU, as in `torch.zeros(n, device=x.device)`, or once before "
                 "the loop; a single number needs no tensor."
             ),
             locations=(location,),
-            n=len(owners),
             rows=copies if ctx.has_device_work else owners,
+            n=len(owners),
             evidence={
                 "made_by": events.name_of(int(maker[is_of_line][0])),
                 "made_ns": made_ns,
@@ -185,6 +184,5 @@ def _find_copies(ctx: Context) -> Syncs:
 
 def _add_host_cost(ctx: Context, wait: CostlyWait, thresholds: Thresholds) -> CostlyWait:
     """Add the cost of creating and copying on the host, where no device work was recorded."""
-    cost = ctx.time_cost(wait.change)
-    is_warning = reaches_share(ctx, cost.ns, thresholds.warning_share)
-    return replace(wait, cost=cost, severity="warning" if is_warning else "note")
+    saving = measure_saving(ctx, wait.saving.change)
+    return replace(wait, saving=saving, severity=saving.severity(thresholds.warning_share))

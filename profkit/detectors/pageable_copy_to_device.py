@@ -131,7 +131,6 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     for memory, is_copy in (("pageable", in_pageable), ("pinned", ~in_pageable)):
         for site in find_copy_sites(ctx, waits.select(is_copy), thresholds):
             yield site.finding(
-                ctx,
                 INFO,
                 message=(
                     f"The copy of {site.sizes} from {memory} memory to the GPU"

@@ -76,7 +76,6 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
         method = tensor_method(ctx, int(site.owners[0])) or "cpu"
 
         yield site.finding(
-            ctx,
             INFO,
             message=(
                 f"`.{method}()`{site.place} copies {site.sizes} to the host "

@@ -1,14 +1,11 @@
 """The windows that rules measure: each step, or the whole recording if it has no steps."""
 
 import re
-from collections.abc import Mapping, Sequence
 from typing import Final
 
 import numpy as np
 
-from profkit.dataclass import dataclass
 from profkit.engine.context import Context
-from profkit.engine.detector import RuleInfo
 from profkit.engine.wording import time_per_step
 from profkit.index.intervals import (
     Intervals,
@@ -21,10 +18,7 @@ from profkit.index.intervals import (
     unite,
 )
 from profkit.index.runtime_calls import rows_named
-from profkit.model.change import ProgramChange
 from profkit.model.events import NO_ROW, Category, Int32s, Int64s, Mask, Rows
-from profkit.model.finding import Confidence, Cost, EvidenceValue, Finding, Severity
-from profkit.model.location import Location
 from profkit.model.torch_names import DEVICE_OPERATOR
 from profkit.readers.kineto.categories import needs_device
 from profkit.units import format_share
@@ -137,127 +131,6 @@ def time_with_share(ctx: Context, ns: int) -> str:
 def time_with_busy_share(ctx: Context, ns: int) -> str:
     """``1.20 ms per step (12% of the GPU's busy time)``."""
     return f"{time_per_step(ctx, ns)} ({format_share(ns / busy_ns(ctx))} of the GPU's busy time)"
-
-
-@dataclass(frozen=True)
-class CostlyWait:
-    """Calls that block the host for longer than a rule's threshold, and what they cost.
-
-    Attributes:
-        blocked: Time in which they block the host.
-        busy_ns: How much of it a device works.
-        severity: ``warning`` if the saving reaches the rule's threshold.
-        confidence: ``high`` if they occur in more than one step.
-        cost: The finding's cost; unknown if the recording has no device work.
-        change: What a fix removes.
-    """
-
-    blocked: Intervals
-    busy_ns: int
-    severity: Severity
-    confidence: Confidence
-    cost: Cost
-    change: ProgramChange
-
-    def text(self, ctx: Context) -> str:
-        """``blocks the host for 206 µs per step (12%). The GPU works during 98% of it.``.
-
-        The second sentence is left out if no device work was recorded.
-        """
-        text = f"blocks the host for {time_with_share(ctx, self.blocked.total_ns)}."
-        if not ctx.has_device_work:
-            return text
-        works = format_share(self.busy_ns / self.blocked.total_ns)
-        return f"{text} The GPU works during {works} of it."
-
-    def finding(  # noqa: PLR0913  (the fields of a Finding that the rule provides)
-        self,
-        ctx: Context,
-        info: RuleInfo,
-        *,
-        message: str,
-        fix: str,
-        locations: tuple[Location, ...],
-        n: int,
-        rows: Rows | Int32s,
-        evidence: Mapping[str, EvidenceValue] | None = None,
-        confidence: Confidence | None = None,
-    ) -> Finding:
-        """Build the finding of a rule on blocking calls.
-
-        Args:
-            locations: The source lines, the costliest first.
-            rows: The events to list in the evidence.
-            evidence: Evidence in addition to the events and the times.
-            confidence: Replaces :attr:`confidence`, where the rule knows better.
-        """
-        return info.finding(
-            severity=self.severity,
-            confidence=confidence or self.confidence,
-            message=message,
-            fix=fix,
-            locations=locations,
-            n=n,
-            cost=self.cost,
-            evidence={
-                **(evidence or {}),
-                "blocked_ns": self.blocked.total_ns,
-                "device_busy_ns": self.busy_ns,
-                "events": event_ids(ctx, rows),
-            },
-            spans=self.blocked.pairs(),
-            change=self.change,
-        )
-
-
-@dataclass(frozen=True)
-class WaitThresholds:
-    """When calls that block the host are a finding.
-
-    Attributes:
-        min_wait_share: Minimum share of the steps that the host is blocked. Below a thousandth no
-            step gets measurably shorter, and recordings differ more than that between runs.
-        warning_share: Share of the steps that a fix can save from which it is a warning: from one
-            percent on, a change is worth the edit.
-    """
-
-    min_wait_share: float = 0.001
-    warning_share: float = 0.01
-
-
-def find_costly_waits(
-    ctx: Context, changes: Sequence[ProgramChange], thresholds: WaitThresholds
-) -> list[CostlyWait | None]:
-    """Return the costs of blocking calls; None if they block the host for too short a time.
-
-    Args:
-        changes: For each source line the calls, and the operators that a fix removes with them.
-    """
-    starts, ends = windows(ctx)
-    window = union(starts, ends)
-
-    blocked = [intersect(covered_by(ctx.events, change.calls), window) for change in changes]
-    least_ns = max(1, thresholds.min_wait_share * windows_ns(ctx))
-
-    # Each replay is a pass over the graph: only waits that are long enough are replayed.
-    long_enough = [i for i, time in enumerate(blocked) if time.total_ns >= least_ns]
-    costly = [changes[i] for i in long_enough]
-    costs = ctx.time_costs(costly) if ctx.has_device_work else [Cost()] * len(costly)
-
-    waits: list[CostlyWait | None] = [None] * len(changes)
-    for i, cost in zip(long_enough, costs, strict=True):
-        n_windows = np.count_nonzero(covered_within(blocked[i], starts, ends))
-        is_warning = reaches_share(ctx, cost.ns, thresholds.warning_share)
-        waits[i] = CostlyWait(
-            blocked=blocked[i],
-            busy_ns=intersect(blocked[i], unite(ctx.busy, ctx.unrecorded)).total_ns,
-            severity="warning" if is_warning else "note",
-            confidence="high" if n_windows > 1 else "medium",
-            cost=cost,
-            change=changes[i],
-        )
-
-    return waits
 
 
 def event_ids(ctx: Context, rows: Rows | Int32s) -> list[int]:

@@ -6,8 +6,6 @@ import pytest
 
 from profkit.engine import windows
 from profkit.engine.wording import tensor_method, time_per_step, times_per_step
-from profkit.index.device.syncs import SyncKind
-from profkit.model.change import ProgramChange
 from profkit.testing import TraceBuilder
 from tests.traces import read_context
 
@@ -67,31 +65,6 @@ def test_the_start_and_the_end_of_a_step_without_work_are_idle(tmp_path: Path) -
         (110_000, 150_000),
         (250_000, 280_000),
     )
-
-
-@pytest.mark.parametrize(
-    ("min_wait_share", "warning_share", "severity"),
-    [(0.001, 0.2, "warning"), (0.001, 0.4, "note"), (0.9, 0.2, None)],
-)
-def test_waits_are_compared_with_shares_of_the_windows(
-    tmp_path: Path, min_wait_share: float, warning_share: float, severity: str | None
-) -> None:
-    ctx = read_context(waiting(steps=2), tmp_path)
-    calls = ctx.syncs.of_kind(SyncKind.EXPLICIT).rows
-    thresholds = windows.WaitThresholds(min_wait_share, warning_share)
-    (wait,) = windows.find_costly_waits(ctx, [ProgramChange(calls=calls)], thresholds)
-    assert (wait.severity if wait else None) == severity
-    if wait:
-        # Two steps of 140 µs; without the wait 10 + 2 x 100 and a switch of 1 µs.
-        assert wait.cost.ns == 280_000 - 211_000
-        assert wait.confidence == "high"
-
-
-def test_no_calls_are_no_wait(tmp_path: Path) -> None:
-    ctx = read_context(waiting(steps=2), tmp_path)
-    thresholds = windows.WaitThresholds(0.0, 0.0)
-    assert windows.find_costly_waits(ctx, [ProgramChange()], thresholds) == [None]
-    assert windows.find_costly_waits(ctx, [], thresholds) == []
 
 
 def test_a_device_is_used_even_if_its_work_was_not_recorded(tmp_path: Path) -> None:

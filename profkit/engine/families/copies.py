@@ -8,7 +8,8 @@ from profkit.dataclass import dataclass
 from profkit.engine.context import Context
 from profkit.engine.detector import RuleInfo
 from profkit.engine.families.python_calls import find_library_function, may_be_torchs, place_of_call
-from profkit.engine.windows import CostlyWait, WaitThresholds, find_costly_waits, in_windows
+from profkit.engine.savings import CostlyWait, WaitThresholds, find_costly_waits
+from profkit.engine.windows import in_windows
 from profkit.index.device.syncs import SyncKind, Syncs, is_pageable, sizes_of
 from profkit.index.distinct import distinct
 from profkit.model.change import ProgramChange
@@ -50,16 +51,15 @@ class CopySite:
         """Place of the copies, with a leading space."""
         return place_of_call(self.caller, self.location)
 
-    def finding(self, ctx: Context, info: RuleInfo, *, message: str, fix: str) -> Finding:
+    def finding(self, info: RuleInfo, *, message: str, fix: str) -> Finding:
         """Build the finding of a rule on these copies."""
         return self.wait.finding(
-            ctx,
             info,
-            message=f"{message} and {self.wait.text(ctx)}",
+            message=f"{message} and {self.wait.text}",
             fix=fix,
             locations=(self.location,),
-            n=len(self.owners),
             rows=self.copies,
+            n=len(self.owners),
             evidence={"bytes": int(self.sizes_bytes.sum())},
         )
 

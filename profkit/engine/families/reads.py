@@ -16,13 +16,8 @@ from profkit.engine.families.python_calls import (
     find_library_function,
     place_of_call,
 )
-from profkit.engine.windows import (
-    WaitThresholds,
-    event_ids,
-    find_costly_waits,
-    in_windows,
-    uses_device,
-)
+from profkit.engine.savings import WaitThresholds, find_costly_waits
+from profkit.engine.windows import event_ids, in_windows, uses_device
 from profkit.engine.wording import at, times_per_step
 from profkit.index.device.syncs import SyncKind, Syncs, find_user_reads
 from profkit.index.distinct import common, distinct
@@ -227,14 +222,12 @@ def read_findings(
                 # A library's reads are not the program's to change.
                 place, fix = place_of_call(caller, location), _library_fix(ctx, line_rows)
             yield wait.finding(
-                ctx,
                 info,
                 message=(
-                    f"{read}{place} runs {times_per_step(ctx, len(line_rows))} and {wait.text(ctx)}"
+                    f"{read}{place} runs {times_per_step(ctx, len(line_rows))} and {wait.text}"
                 ),
                 fix=fix,
                 locations=(location,),
-                n=len(line_rows),
                 rows=line_rows,
             )
 
