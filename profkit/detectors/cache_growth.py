@@ -62,6 +62,7 @@ from profkit.index.distinct import distinct
 from profkit.index.snapshot.cache_trend import CacheTrend
 from profkit.index.snapshot.device_memory import DeviceMemory
 from profkit.rule import (
+    MAX_LINES,
     Context,
     Cost,
     Finding,
@@ -101,7 +102,6 @@ class Thresholds:
     min_growth_share: float = 0.2
 
 
-MAX_LINES: Final = 3
 _SHARE_POOLS: Final = (
     "Use one side stream instead of many, and let CUDA graphs share one pool "
     "(`torch.cuda.graph(g, pool=...)`): each stream and each pool has its own cache."

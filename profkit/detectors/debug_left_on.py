@@ -134,10 +134,8 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
 
 
 def _report_anomaly_checks(ctx: Context, checks: Rows) -> Finding:
-    is_check = np.zeros(len(ctx.events), dtype=np.bool_)
-    is_check[checks] = True
     # Without the tests their waits disappear too, and these are the larger part on a GPU.
-    within = ctx.tree.nearest(is_check)[ctx.syncs.rows] != NO_ROW
+    within = ctx.nearest(checks)[ctx.syncs.rows] != NO_ROW
     work, _ = ctx.launched_by(checks)
     change = ProgramChange(calls=ctx.syncs.rows[within], scaled=((united(checks, work), 0.0),))
     saving = measure_saving(ctx, change)

@@ -95,10 +95,7 @@ def detect(job: JobContext, thresholds: Thresholds) -> Iterator[Finding]:
             # made.
             confidence="medium" if disagreement.number is None else "high",
             message=_build_message(disagreement),
-            fix=(
-                "All ranks of a group must call the same collectives, with the same sizes. Remove "
-                "the branch that depends on the rank or its data."
-            ),
+            fix=blocked.FIXES["different"],
             n=disagreement.n,
             ranks=disagreement.ranks,
             evidence={

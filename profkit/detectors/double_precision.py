@@ -48,7 +48,7 @@ import numpy as np
 from profkit.engine.families.input_types import are_of_types
 from profkit.index.device.streams import device_of
 from profkit.index.device.syncs import outermost_calls
-from profkit.index.distinct import distinct
+from profkit.index.distinct import united
 from profkit.index.intervals import covered_by, unite
 from profkit.rule import (
     Category,
@@ -130,7 +130,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
 
     # On other GPUs float64 is as fast as it can be, and not a part of the finding.
     launched_slow = launching[np.isin(work, slow_work)]
-    rows = np.sort(np.concatenate((on_cpu, distinct(launched_slow).astype(np.intp))))
+    rows = united(on_cpu, launched_slow)
     spent = unite(covered_by(ctx.events, on_cpu), covered_by(ctx.events, slow_work))
     locations = find_costliest_lines(ctx, rows)
     is_warning = len(slow_work) and saving.reaches(thresholds.warning_share)

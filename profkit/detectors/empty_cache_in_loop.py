@@ -41,13 +41,13 @@ Source:
 """
 
 from collections.abc import Iterator
-from typing import Final
 
 import numpy as np
 
 from profkit.index.snapshot.cache_flushes import FlushCause
 from profkit.index.snapshot.device_memory import DeviceMemory
 from profkit.rule import (
+    MAX_EVENT_IDS,
     MISSING,
     Context,
     Cost,
@@ -90,9 +90,6 @@ class Thresholds:
     min_again_share: float = 0.5
     driver_call_ns: int = 500_000
     warning_share: float = 0.01
-
-
-MAX_ENTRIES: Final = 20
 
 
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
@@ -155,6 +152,6 @@ def _build_finding(memory: DeviceMemory, rows: Rows, thresholds: Thresholds) -> 
             "reallocated_bytes": reallocated_bytes,
             "n_driver_frees": n_frees,
             "n_driver_allocations": n_allocs,
-            "entries": flushes.first[rows][:MAX_ENTRIES].tolist(),
+            "entries": flushes.first[rows][:MAX_EVENT_IDS].tolist(),
         },
     )

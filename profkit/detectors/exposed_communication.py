@@ -85,6 +85,7 @@ from profkit.index.intervals import (
 from profkit.index.ranks.collectives import device_collectives
 from profkit.index.ranks.data_parallel import data_parallel_calls
 from profkit.rule import (
+    MAX_LINES,
     NO_ROW,
     Category,
     Confidence,
@@ -127,7 +128,6 @@ INFO = RuleInfo(
     since="0.1.0",
 )
 
-MAX_LINES: Final = 3
 _MAX_UNMATCHED_SHARE: Final = 0.01
 """Share of the exposed time of unmatched calls from which the message names it."""
 _OF_ONE_RANK: Final = (

@@ -51,7 +51,6 @@ Source:
 """
 
 from collections.abc import Iterator
-from typing import Final
 
 import numpy as np
 
@@ -67,6 +66,8 @@ from profkit.engine.families.device_memory.settings_messages import (
 )
 from profkit.index.snapshot.device_memory import DeviceMemory
 from profkit.rule import (
+    MAX_EVENT_IDS,
+    MAX_LINES,
     Context,
     Cost,
     Finding,
@@ -108,10 +109,6 @@ class Thresholds:
     min_pieces_share: float = 0.2
     warning_share: float = 0.5
     min_rounding_share: float = 0.1
-
-
-MAX_LINES: Final = 3
-MAX_ENTRIES: Final = 20
 
 
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
@@ -177,7 +174,7 @@ def _build_finding(
             "n_requests": len(requests.place),
             "largest_fragmented_bytes": int(requests.needed_bytes[largest]),
             "free_bytes": int(requests.free_bytes[largest]),
-            "entries": requests.place[failed][:MAX_ENTRIES].tolist(),
+            "entries": requests.place[failed][:MAX_EVENT_IDS].tolist(),
             **fragmentation_evidence(memory),
         },
     )

@@ -68,6 +68,7 @@ from profkit.index.trace_memory.graph_nodes import (
     peak_live_bytes,
 )
 from profkit.rule import (
+    MAX_LINES,
     MISSING,
     Category,
     Context,
@@ -124,7 +125,6 @@ _TRAINING_FLAGS: Final = {
     regex(r"^aten::batch_norm$"): 5,
 }
 """Operators with an argument for training, and the argument's index."""
-MAX_LINES: Final = 3
 
 
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:

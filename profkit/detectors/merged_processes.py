@@ -41,6 +41,7 @@ from typing import Final
 import numpy as np
 
 from profkit.rule import (
+    MAX_EVENT_IDS,
     Category,
     Context,
     Finding,
@@ -100,5 +101,5 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
         ),
         fix="Analyze the traces from which the file was merged, all in one folder.",
         n=len(processes),
-        evidence={"processes": processes[:20]},
+        evidence={"processes": processes[:MAX_EVENT_IDS]},
     )

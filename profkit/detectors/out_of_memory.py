@@ -54,6 +54,8 @@ from profkit.engine.families.device_memory.settings_messages import fitting_sett
 from profkit.index.snapshot.device_memory import DeviceMemory
 from profkit.index.snapshot.oom_analysis import AllocationFailure
 from profkit.rule import (
+    MAX_EVENT_IDS,
+    MAX_LINES,
     Context,
     Cost,
     Finding,
@@ -79,7 +81,6 @@ class Thresholds:
     """None: an allocation succeeds or fails."""
 
 
-MAX_LINES: Final = 3
 _LINES_TO_SUM: Final = 1000
 
 
@@ -126,7 +127,7 @@ def _build_finding(
             "largest_usable_block_bytes": worst.largest_usable_block_bytes,
             "outside_bytes": worst.outside_bytes,
             "continued": continued,
-            "entries": [failure.place for failure in failures[:20]],
+            "entries": [failure.place for failure in failures[:MAX_EVENT_IDS]],
             **fitting_setting_evidence(memory, worst),
         },
     )

@@ -39,15 +39,14 @@ Source:
     PyTorch's documentation; ``aten/src/ATen/native/Distance.cpp``.
 """
 
-import math
 from collections.abc import Iterator
 from typing import Final
 
 import numpy as np
 
-from profkit.index.compute.inputs import OpInputs, parse_inputs
+from profkit.index.compute.inputs import OpInputs, Shape, broadcast, n_elements, parse_inputs
 from profkit.index.device.syncs import outermost_calls
-from profkit.index.distinct import distinct
+from profkit.index.distinct import distinct, united
 from profkit.index.intervals import covered_by, unite
 from profkit.rule import (
     MISSING,
@@ -114,7 +113,6 @@ _FITS: Final = regex(
 Any other needs the tensor itself, such as ``tanh`` in additive attention."""
 _MIN_RANK: Final = 3
 
-Shape = tuple[int, ...]
 _FIXES: Final = {
     _COSINE: (
         "Multiply normalized rows: `F.normalize(a, dim=-1) @ F.normalize(b, dim=-1).mT`, which has "
@@ -129,7 +127,7 @@ _FIX_DISTANCE: Final = (
 
 
 @dataclass(frozen=True)
-class _Broadcast:
+class _Pairs:
     """A function of the program in which operators of one name broadcast two tensors.
 
     Attributes:
@@ -149,8 +147,8 @@ class _Broadcast:
 
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield a finding for each line at which pairs are combined in a large tensor."""
-    for location, broadcast in _find_broadcasts(ctx, thresholds):
-        rows = _find_work(ctx, location, broadcast)
+    for location, pairs in _find_pairs(ctx, thresholds):
+        rows = _find_work(ctx, location, pairs)
         if not len(rows):
             continue
 
@@ -162,22 +160,22 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
             continue
 
         spent = unite(covered_by(ctx.events, on_cpu), covered_by(ctx.events, work))
-        first, second = broadcast.inputs
-        n_bytes = math.prod(broadcast.result) * (broadcast.element_bytes or 0)
+        first, second = pairs.inputs
+        n_bytes = n_elements(pairs.result) * (pairs.element_bytes or 0)
         size = f", {format_bytes(n_bytes)}," if n_bytes else ""
         yield saving.finding(
             INFO,
             confidence="medium",
             message=(
-                f"Tensors of {first} and {second} are broadcast to {broadcast.result}{size}"
+                f"Tensors of {first} and {second} are broadcast to {pairs.result}{size}"
                 f"{at(location)} and reduced again, which takes "
                 f"{time_with_share(ctx, spent.total_ns)}."
             ),
-            fix=_FIXES.get(broadcast.combine, _FIX_DISTANCE),
+            fix=_FIXES.get(pairs.combine, _FIX_DISTANCE),
             locations=known_locations(location),
-            rows=broadcast.rows,
+            rows=pairs.rows,
             evidence={
-                "shape": list(broadcast.result),
+                "shape": list(pairs.result),
                 "bytes": n_bytes,
                 "spent_ns": spent.total_ns,
             },
@@ -185,7 +183,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
         )
 
 
-def _find_broadcasts(ctx: Context, thresholds: Thresholds) -> Iterator[tuple[Location, _Broadcast]]:
+def _find_pairs(ctx: Context, thresholds: Thresholds) -> Iterator[tuple[Location, _Pairs]]:
     """Yield the operators that broadcast two tensors to a much larger one, by line and shapes."""
     rows = find_rows(ctx, _COMBINES, Category.OP)
     dims = ctx.events.input_dims.at(rows)
@@ -194,13 +192,13 @@ def _find_broadcasts(ctx: Context, thresholds: Thresholds) -> Iterator[tuple[Loc
         of_shapes = rows[dims == number]
         inputs = _read_inputs(ctx, int(of_shapes[0]))
         pair = None if inputs is None else _pair_of(inputs)
-        if pair is None or not _is_large(*pair, thresholds):
+        if inputs is None or pair is None or not _is_large(pair, thresholds):
             continue
+
+        result, element_bytes = broadcast([*pair]), inputs.element_bytes(0)
         for location, line_rows in ctx.by_line(of_shapes):
             combine = ctx.events.name_of(int(line_rows[0]))
-            element_bytes = None if inputs is None else inputs.element_bytes(0)
-            result = _broadcast(*pair)
-            yield location, _Broadcast(combine, pair, result, element_bytes, line_rows)
+            yield location, _Pairs(combine, pair, result, element_bytes, line_rows)
 
 
 def _read_inputs(ctx: Context, row: int) -> OpInputs | None:
@@ -224,25 +222,14 @@ def _pair_of(inputs: OpInputs) -> tuple[Shape, Shape] | None:
     return shapes[0], shapes[1]  # type: ignore[return-value]
 
 
-def _broadcast(a: Shape, b: Shape) -> Shape:
-    """Return the shape to which two shapes are broadcast."""
-    return tuple(map(max, _padded(a, len(b)), _padded(b, len(a))))
-
-
-def _padded(shape: Shape, rank: int) -> Shape:
-    return (1,) * (rank - len(shape)) + shape
-
-
-def _is_large(a: Shape, b: Shape, thresholds: Thresholds) -> bool:
+def _is_large(pair: tuple[Shape, Shape], thresholds: Thresholds) -> bool:
     """Return whether both tensors are repeated, to a result that is much larger than either."""
-    result = _broadcast(a, b)
-    n_elements = math.prod(result)
-    if n_elements < thresholds.min_elements_count:
-        return False
-    return n_elements >= thresholds.min_growth_ratio * max(math.prod(a), math.prod(b))
+    n_result = n_elements(broadcast([*pair]))
+    min_elements = thresholds.min_growth_ratio * max(map(n_elements, pair))
+    return n_result >= max(thresholds.min_elements_count, min_elements)
 
 
-def _find_work(ctx: Context, location: Location, broadcast: _Broadcast) -> Rows:
+def _find_work(ctx: Context, location: Location, pairs: _Pairs) -> Rows:
     """Find the operators on the large tensor in the same function, backward ones too.
 
     None where one of them needs the tensor itself, or nothing reduces it.
@@ -258,15 +245,14 @@ def _find_work(ctx: Context, location: Location, broadcast: _Broadcast) -> Rows:
 
     dims = events.input_dims.at(rows)
     texts = distinct(dims[dims != MISSING]).tolist()
-    large = [number for number in texts if _has_shape(events.names[number], broadcast.result)]
+    large = [number for number in texts if _has_shape(events.names[number], pairs.result)]
     on_large = rows[np.isin(dims, large)]
 
     names = {events.names[number] for number in distinct(events.name[on_large]).tolist()}
-    is_reduced = broadcast.combine == _COSINE or any(_REDUCES.search(name) for name in names)
+    is_reduced = pairs.combine == _COSINE or any(_REDUCES.search(name) for name in names)
     if not is_reduced or not all(_FITS.search(name) for name in names):
         return np.zeros(0, dtype=np.intp)
-    every = distinct(np.concatenate((on_large, broadcast.rows))).astype(np.intp)
-    return outermost_calls(events, ctx.tree, every)
+    return outermost_calls(events, ctx.tree, united(on_large, pairs.rows))
 
 
 def _has_shape(dims: str, shape: Shape) -> bool:

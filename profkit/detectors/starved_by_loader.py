@@ -253,10 +253,8 @@ def _select_loader(ctx: Context, rows: Rows) -> Rows:
 
 def _find_main_function(ctx: Context, loads: Rows) -> str:
     """Find the function in which a loader spends most of its time; empty if it is torch's own."""
-    is_wait = np.zeros(len(ctx.events), dtype=np.bool_)
-    is_wait[loads] = True
     below = ctx.events.rows_of(Category.PYTHON)
-    below = below[ctx.tree.nearest(is_wait)[below] != NO_ROW]
+    below = below[ctx.nearest(loads)[below] != NO_ROW]
     waiting = covered_by(ctx.events, loads)
     name = find_innermost_callee(ctx, loads, below, waiting, waiting.total_ns)
     return "" if _OF_LOADER.search(name) else name

@@ -54,6 +54,7 @@ from profkit.index.trace_memory.live_bytes import (
     unfreed_in_steps,
 )
 from profkit.rule import (
+    MAX_EVENT_IDS,
     NO_ROW,
     Context,
     Finding,
@@ -183,7 +184,7 @@ def _build_finding(ctx: Context, thresholds: Thresholds, lines: list[_Growth]) -
         evidence={
             "device": lines[0].device,
             "bytes_by_step": by_step.tolist(),
-            "events": [int(ctx.allocations.table.position[p]) for p in lines[0].kept.place[:20]],
+            "events": ctx.allocations.table.position[lines[0].kept.place[:MAX_EVENT_IDS]].tolist(),
         },
     )
 

@@ -7,6 +7,7 @@ import numpy as np
 
 from profkit.engine.context import Context
 from profkit.engine.wording import time_per_step
+from profkit.index.distinct import are_among
 from profkit.index.intervals import (
     Intervals,
     clip,
@@ -81,9 +82,9 @@ def find_rows(ctx: Context, pattern: re.Pattern[str], *categories: Category) -> 
 
 
 def select_on_cpu(ctx: Context, ops: Rows) -> Rows:
-    """Select the operators that run on the CPU: those that launch no device work. Ascending."""
+    """Select the operators that run on the CPU: those that launch no device work."""
     _, launching = ctx.launched_by(ops)
-    return np.setdiff1d(ops, launching)
+    return np.asarray(ops[~are_among(ops, launching)])
 
 
 def launched_in_windows(ctx: Context, is_wanted: Mask) -> tuple[Rows, Rows]:

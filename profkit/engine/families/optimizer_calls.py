@@ -3,7 +3,8 @@
 import numpy as np
 
 from profkit.engine.context import Context
-from profkit.model.events import NO_ROW, Category, Rows
+from profkit.index.distinct import marked
+from profkit.model.events import Category, Rows
 from profkit.model.torch_names import OPTIMIZER_STEP
 
 
@@ -19,11 +20,11 @@ def select_called(ctx: Context, calls: Rows, ops: Rows) -> tuple[Rows, Rows]:
     Returns:
         The call of ``step()`` around each operator, and the operator. Shape ``(k,)`` each.
     """
-    is_call = np.zeros(len(ctx.events), dtype=np.bool_)
-    is_call[calls] = True
+    is_call = marked(calls, len(ctx.events))
+    is_outer = is_call[:-1] | (ctx.events.category == Category.OP)
 
-    caller = ctx.tree.enclosing(is_call | (ctx.events.category == Category.OP))[ops]
-    is_direct = (caller != NO_ROW) & is_call[caller]
+    caller = ctx.tree.enclosing(is_outer)[ops]
+    is_direct = is_call[caller]
     return caller[is_direct].astype(np.intp), ops[is_direct]
 
 
