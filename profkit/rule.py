@@ -70,6 +70,7 @@ from profkit.engine.windows import (
     time_with_busy_share,
     time_with_share,
     uses_device,
+    waits_in_windows,
     windows,
     windows_ns,
 )
@@ -129,8 +130,8 @@ __all__ = [  # noqa: RUF022  (in groups)
     "together", "growth",
     # Steps.
     "windows", "windows_ns", "in_windows", "find_rows", "launched_in_windows", "select_on_cpu",
-    "reaches_share", "busy_ns", "device_time", "idle_in_windows", "uses_device", "WaitThresholds",
-    "CostlyWait", "find_costly_wait", "find_costly_waits",
+    "waits_in_windows", "reaches_share", "busy_ns", "device_time", "idle_in_windows",
+    "uses_device", "WaitThresholds", "CostlyWait", "find_costly_wait", "find_costly_waits",
     # Parts of messages.
     "find_costliest_lines", "MAX_LINES", "known_locations", "at", "at_first", "tensor_method",
     "counted", "times_per_step", "time_per_step", "time_with_share", "time_with_busy_share",

@@ -50,7 +50,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from profkit.engine.families.optimizer_calls import optimizer_of, select_called
+from profkit.engine.families.tensor_loops import optimizer_of, select_called
 from profkit.index.compute.inputs import Shape, n_elements, parse_inputs
 from profkit.index.distinct import distinct
 from profkit.index.intervals import covered_by

@@ -64,10 +64,10 @@ from profkit.rule import (
     RuleInfo,
     WaitThresholds,
     find_costly_waits,
-    in_windows,
     known_locations,
     needs,
     times_per_step,
+    waits_in_windows,
 )
 
 INFO = RuleInfo(
@@ -118,10 +118,10 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
 
 def _find_calls(ctx: Context) -> Rows:
     """Find explicit synchronization in the steps, not by the profiler or within collectives."""
-    rows = ctx.syncs.of_kind(SyncKind.EXPLICIT).rows
+    rows = waits_in_windows(ctx, SyncKind.EXPLICIT).rows
     # gloo synchronizes streams in its own threads, as a part of the collective.
     in_collective = ctx.tree.nearest(collective_rows(ctx.events))[rows] != NO_ROW
-    rows = rows[in_windows(ctx, rows) & ~in_collective]
+    rows = rows[~in_collective]
     calls: Rows = rows[~find_calls_by_profiler(ctx.events, ctx.tree, ctx.launches, rows)]
     return calls
 

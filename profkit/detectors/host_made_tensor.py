@@ -48,7 +48,8 @@ from typing import Final
 
 import numpy as np
 
-from profkit.index.device.syncs import COPYING, SyncKind, Syncs, bytes_of, is_pageable
+from profkit.engine.families.copies import pageable_copies
+from profkit.index.device.syncs import COPYING, SyncKind, Syncs, bytes_of
 from profkit.index.distinct import distinct, marked, united
 from profkit.index.host.host_made_tensors import SMALL_BYTES, are_made, find_creating_ops
 from profkit.index.intervals import covered_by
@@ -170,8 +171,7 @@ def _find_copies(ctx: Context) -> Syncs:
     """Find copies from pageable memory in the windows; without device work all calls that copy."""
     events = ctx.events
     if ctx.has_device_work:
-        waits = ctx.syncs.of_kind(SyncKind.TO_DEVICE)
-        return waits.select(in_windows(ctx, waits.rows) & is_pageable(events, waits.copy))
+        return pageable_copies(ctx, SyncKind.TO_DEVICE)
 
     owner = ctx.tree.outermost(rows_named(events, COPYING, Category.OP))
     # A blocking copy is a call that copies and one that waits, both within one operator.

@@ -40,7 +40,6 @@ Source:
 
 from collections.abc import Iterator
 
-from profkit.engine.families.device_memory.messages import blocks
 from profkit.index.snapshot.device_memory import DeviceMemory
 from profkit.rule import (
     NO_STACK,
@@ -113,7 +112,7 @@ def _report_inconsistency(snapshot: MemorySnapshot, n_short: int) -> Finding:
     if notes.n_skipped:
         parts.append(f"{format_count(notes.n_skipped)} entries are invalid")
     if n_short:
-        parts.append(f"{blocks(n_short)} are smaller than requested")
+        parts.append(f"{counted(n_short, 'block')} are smaller than requested")
 
     return INFO.finding(
         severity="warning",
@@ -171,7 +170,7 @@ def _report_missing_beginning(memory: DeviceMemory, thresholds: Thresholds) -> I
     yield INFO.finding(
         confidence="medium",
         message=(
-            f"{blocks(n).capitalize()} of {memory.label} ({format_bytes(n_bytes)}) "
+            f"{counted(n, 'block')} of {memory.label} ({format_bytes(n_bytes)}) "
             f"{'was' if n == 1 else 'were'} allocated before the history begins, which still has "
             f"{counted(memory.replay.end, 'entry', 'entries')}: the history buffer overflowed or "
             "was restarted. Earlier peaks are missing."

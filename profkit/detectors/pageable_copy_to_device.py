@@ -50,7 +50,7 @@ Source:
 from collections.abc import Iterator
 from typing import Final
 
-from profkit.engine.families.copies import CopySite, blocking_copies, find_copy_sites
+from profkit.engine.families.copies import CopySite, find_copy_sites
 from profkit.engine.families.python_calls import TRANSFORMERS_TRAINER, are_within
 from profkit.index.device.syncs import COPYING, SyncKind, is_pageable
 from profkit.index.host.host_made_tensors import are_made, find_creating_ops
@@ -67,6 +67,7 @@ from profkit.rule import (
     needs,
     regex,
     times_per_step,
+    waits_in_windows,
 )
 
 INFO = RuleInfo(
@@ -120,7 +121,7 @@ _ON_GPU: Final = (
 
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield a finding for each line that waits for a tensor to be copied to a GPU."""
-    waits = blocking_copies(ctx, SyncKind.TO_DEVICE)
+    waits = waits_in_windows(ctx, SyncKind.TO_DEVICE)
 
     # Tensors that the same line creates are reported by host-made-tensor.
     makers = find_creating_ops(ctx.events, ctx.tree, ctx.source.frame, waits.owner)

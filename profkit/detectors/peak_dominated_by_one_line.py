@@ -41,7 +41,6 @@ from typing import Final
 
 import numpy as np
 
-from profkit.engine.families.device_memory.messages import blocks
 from profkit.index.snapshot.allocation_use import USES
 from profkit.index.snapshot.device_memory import DeviceMemory
 from profkit.index.snapshot.live_blocks import LiveBlocks, LiveBlockSites
@@ -52,6 +51,7 @@ from profkit.rule import (
     Cost,
     Finding,
     RuleInfo,
+    counted,
     dataclass,
     format_bytes,
     format_share,
@@ -152,7 +152,7 @@ def _build_finding(memory: DeviceMemory, line: int, saved: int, peak: int) -> Fi
         confidence="high",
         message=(
             f"At the peak of {format_bytes(peak)} on {memory.label}, {location.place} had "
-            f"{format_bytes(n_bytes)} in {blocks(n)}{used_for}. Without this "
+            f"{format_bytes(n_bytes)} in {counted(n, 'block')}{used_for}. Without this "
             f"line the peak would be {format_bytes(peak - saved)}, {format_bytes(saved)} "
             f"({format_share(saved / peak)}) lower."
         ),

@@ -51,8 +51,7 @@ from typing import Final
 
 import numpy as np
 
-from profkit.engine.families.optimizer_calls import optimizer_of, select_called
-from profkit.engine.families.tensor_loops import KEPT_ON_GPU
+from profkit.engine.families.tensor_loops import KEPT_ON_GPU, optimizer_of, select_called
 from profkit.index.distinct import distinct
 from profkit.index.intervals import covered_by
 from profkit.index.runtime_calls import are_optimizer_steps, rows_named

@@ -7,6 +7,7 @@ import numpy as np
 
 from profkit.engine.context import Context
 from profkit.engine.wording import time_per_step
+from profkit.index.device.syncs import SyncKind, Syncs
 from profkit.index.distinct import are_among
 from profkit.index.intervals import (
     Intervals,
@@ -100,6 +101,12 @@ def launched_in_windows(ctx: Context, is_wanted: Mask) -> tuple[Rows, Rows]:
     work, op = launches.work[is_launched], launches.op[is_launched].astype(np.intp)
     inside = in_windows(ctx, op)
     return work[inside], op[inside]
+
+
+def waits_in_windows(ctx: Context, kind: SyncKind) -> Syncs:
+    """Return the calls of one kind that block the host in the windows."""
+    waits = ctx.syncs.of_kind(kind)
+    return waits.select(in_windows(ctx, waits.rows))
 
 
 def idle_in_windows(ctx: Context) -> Intervals:

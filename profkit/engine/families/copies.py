@@ -9,7 +9,7 @@ from profkit.engine.context import Context
 from profkit.engine.detector import RuleInfo
 from profkit.engine.families.python_calls import find_library_function, may_be_torchs, place_of_call
 from profkit.engine.savings import CostlyWait, WaitThresholds, find_costly_waits
-from profkit.engine.windows import in_windows
+from profkit.engine.windows import waits_in_windows
 from profkit.index.device.syncs import SyncKind, Syncs, is_pageable, sizes_of
 from profkit.index.distinct import distinct
 from profkit.model.change import ProgramChange
@@ -64,15 +64,9 @@ class CopySite:
         )
 
 
-def blocking_copies(ctx: Context, kind: SyncKind) -> Syncs:
-    """Return the calls in the steps that block the host with a copy."""
-    waits = ctx.syncs.of_kind(kind)
-    return waits.select(in_windows(ctx, waits.rows))
-
-
 def pageable_copies(ctx: Context, kind: SyncKind) -> Syncs:
     """Return the calls in the steps that block the host with a copy of pageable memory."""
-    waits = blocking_copies(ctx, kind)
+    waits = waits_in_windows(ctx, kind)
     return waits.select(is_pageable(ctx.events, waits.copy))
 
 

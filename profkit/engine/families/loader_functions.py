@@ -22,8 +22,6 @@ _MIN_SHARE: Final = 0.2
 """A function with a smaller share of the loader's time is not what makes it slow."""
 _MIN_BUSY: Final = 0.5
 """Workers that prepare batches for less of their time wait most of it."""
-
-
 _MIN_WAITING: Final = 0.1
 """A smaller share of the steps in waits is not what makes them slow."""
 
@@ -85,11 +83,10 @@ def find_function_in_loop(ctx: Context, loop: Location) -> LoaderFunction | None
 
 def find_function_in_workers(ctx: Context) -> LoaderFunction | None:
     """Find where the workers of loaders spend their time, or None if no function stands out."""
-    busy_share = workers_busy_share(ctx)
     workers = None if ctx.trace.capture is None else ctx.trace.capture.loader_workers
-    if workers is None or busy_share is None:
+    if workers is None:
         return None
-    return _find_main(workers.functions, None, workers.fetching_ns, busy_share)
+    return _find_main(workers.functions, None, workers.fetching_ns, workers_busy_share(ctx))
 
 
 def workers_busy_share(ctx: Context) -> float | None:

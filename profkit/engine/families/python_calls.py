@@ -56,7 +56,7 @@ A_LIBRARY: Final = "a library"
 """A library's function of which the recording does not say which one it is."""
 _BUILTIN: Final = regex(rf"^{BUILTIN_PREFIX}(?:function|method) (?P<name>\w+)")
 _LIBRARY: Final = regex(rf"{_FOLDER}(?P<name>\w+)[/\\]")
-_MOST: Final = 0.8
+MAIN_CALLEE_SHARE: Final = 0.8
 """A callee with this share of a function's time is where the time is spent."""
 
 
@@ -188,7 +188,7 @@ def find_innermost_callee(
         function = _functions(ctx, callees)
         spent = np.bincount(function, spent_ns)
 
-        if not len(spent) or spent.max() < _MOST * total_ns:
+        if not len(spent) or spent.max() < MAIN_CALLEE_SHARE * total_ns:
             return name
 
         callers = callees[function == np.argmax(spent)]

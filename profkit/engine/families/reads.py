@@ -17,10 +17,10 @@ from profkit.engine.families.python_calls import (
     place_of_call,
 )
 from profkit.engine.savings import WaitThresholds, find_costly_waits
-from profkit.engine.windows import event_ids, in_windows, uses_device
+from profkit.engine.windows import event_ids, in_windows, uses_device, waits_in_windows
 from profkit.engine.wording import at, times_per_step
-from profkit.index.device.syncs import SyncKind, Syncs, find_user_reads
-from profkit.index.distinct import common, distinct
+from profkit.index.device.syncs import SyncKind, find_user_reads
+from profkit.index.distinct import common, distinct, marked
 from profkit.index.runtime_calls import are_optimizer_steps, rows_named
 from profkit.model.change import ProgramChange
 from profkit.model.events import NO_ROW, Category, Int32s, Mask, Rows
@@ -153,7 +153,7 @@ def _find_reads_of_scalers(ctx: Context) -> Rows:
 
     is_mark = are_optimizer_steps(events)
     fused = np.flatnonzero(rows_named(events, _FUSED, Category.OP))
-    is_fused = np.isin(np.arange(len(events)), ctx.tree.nearest(is_mark)[fused])
+    is_fused = marked(ctx.tree.nearest(is_mark)[fused], len(events))
 
     rows = _called(ctx, is_mark | (events.category == Category.OP))
     steps = np.flatnonzero(is_mark[rows])
@@ -170,15 +170,10 @@ def _find_reads_of_scalers(ctx: Context) -> Rows:
 def find_reads(ctx: Context) -> Rows:
     """Find the operators that read in the steps, as the program calls them."""
     if uses_device(ctx):
-        return distinct(_waits(ctx).owner).astype(np.intp)
+        return distinct(waits_in_windows(ctx, SyncKind.READ).owner).astype(np.intp)
     rows = find_user_reads(ctx.events, ctx.tree)
     rows = rows[~ctx.source.in_library[rows]]
     return np.asarray(rows[in_windows(ctx, rows)])
-
-
-def _waits(ctx: Context) -> Syncs:
-    waits = ctx.syncs.of_kind(SyncKind.READ)
-    return waits.select(in_windows(ctx, waits.rows))
 
 
 def read_findings(
@@ -203,7 +198,7 @@ def read_findings(
         yield from _report_on_cpu(ctx, info, thresholds, lines, texts)
         return
 
-    waits = _waits(ctx)
+    waits = waits_in_windows(ctx, SyncKind.READ)
     changes = [
         ProgramChange(
             waits.rows[np.isin(waits.owner, line_rows)], ((line_rows.astype(np.intp), 0.0),)

@@ -16,6 +16,7 @@ import numpy as np
 from profkit.dataclass import dataclass
 from profkit.engine.context import Context
 from profkit.engine.families.compile import compiling_time
+from profkit.engine.families.python_calls import MAIN_CALLEE_SHARE
 from profkit.index.host.source import NO_FRAME
 from profkit.index.intervals import Intervals, covered_by, subtract, union, unite
 from profkit.index.runtime_calls import rows_named
@@ -32,8 +33,6 @@ MIN_SAMPLES: Final = 4
 """Fewer samples name no function, however long each of them stands for."""
 _N_ERRORS: Final = 2
 """Standard errors by which a share has to exceed it."""
-_MOST: Final = 0.8
-"""What a line calls with this share of a function's time is where the time is spent."""
 _MIN_OPERATORS: Final = 0.1
 """A function with less operator time per Python time computes one thing, such as a batch; another
 one is a loop of steps, of which each call is a cause of its own."""
@@ -109,7 +108,7 @@ def find_main_callee(times: Mapping[str, float]) -> str:
         times: Time, or shares of it, by callee; that of the function itself by the empty name.
     """
     callee = max(times, key=times.__getitem__)
-    return callee if times[callee] >= _MOST * sum(times.values()) else ""
+    return callee if times[callee] >= MAIN_CALLEE_SHARE * sum(times.values()) else ""
 
 
 def step_samples(ctx: Context) -> SampledTime | None:

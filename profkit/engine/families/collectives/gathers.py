@@ -7,6 +7,7 @@ import numpy as np
 
 from profkit.dataclass import dataclass
 from profkit.engine.context import Context
+from profkit.engine.families.collectives.gradients import are_started_within
 from profkit.engine.families.collectives.waits import CollectiveWaits
 from profkit.engine.windows import windows_ns
 from profkit.index.device.streams import device_of
@@ -14,7 +15,7 @@ from profkit.index.distinct import distinct
 from profkit.index.intervals import of_pairs, subtract, take_from_start
 from profkit.index.runtime_calls import rows_named
 from profkit.model.change import ProgramChange
-from profkit.model.events import NO_ROW, Category, Int32s, Int64s, Mask, Rows
+from profkit.model.events import NO_ROW, RECORD_FUNCTIONS, Category, Int32s, Int64s, Mask, Rows
 from profkit.model.torch_names import BACKWARD, GATHERED_MODULE, PARAMETER_GATHER, ZERO_3
 
 Sharding = Literal["fsdp1", "fsdp2", "zero"]
@@ -67,8 +68,7 @@ def find_late_gathers(ctx: Context, waits: CollectiveWaits) -> LateGathers | Non
     events, starter = ctx.events, waits.starter[gathers]
     rows = waits.rows[gathers]
 
-    is_backward = rows_named(events, BACKWARD, Category.OP, Category.ANNOTATION)
-    in_backward = ctx.tree.nearest(is_backward)[starter] != NO_ROW
+    in_backward = are_started_within(ctx, waits, BACKWARD)[gathers]
     turns = np.stack([ctx.step_of(starter), in_backward])
 
     # The first gather of a pass has no other one to be issued with.
@@ -106,16 +106,15 @@ def _find_parameter_gathers(ctx: Context, waits: CollectiveWaits) -> tuple[Mask,
         Shape of ``waits.rows`` each.
     """
     events = ctx.events
-    is_gather = np.array([kind == "all-gather" for kind in waits.kinds], dtype=np.bool_)
-    is_gather &= waits.starter != NO_ROW
+    is_gather = waits.are_of_kinds({"all-gather"}) & (waits.starter != NO_ROW)
     above = np.full(len(waits.rows), NO_ROW, dtype=np.int32)
     if not is_gather.any():
         return is_gather, above
 
-    named = rows_named(events, PARAMETER_GATHER, Category.OP, Category.ANNOTATION)
+    named = rows_named(events, PARAMETER_GATHER, *RECORD_FUNCTIONS)
     above[is_gather] = ctx.tree.nearest(named)[waits.starter[is_gather]]
     # ZeRO 3 does not name its gathers: all of them count if nothing else is named.
-    if named.any() or not rows_named(events, ZERO_3, Category.OP, Category.ANNOTATION).any():
+    if named.any() or not rows_named(events, ZERO_3, *RECORD_FUNCTIONS).any():
         is_gather &= above != NO_ROW
 
     return is_gather, above

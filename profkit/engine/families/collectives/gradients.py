@@ -1,18 +1,46 @@
-"""The collectives that reduce gradients."""
+"""Which collectives are started by a backward pass, or by the program after one."""
 
+import re
 from typing import Final
 
 import numpy as np
 
 from profkit.engine.context import Context
-from profkit.engine.families.collectives.messages import after_backward
 from profkit.engine.families.collectives.waits import CollectiveWaits
 from profkit.index.runtime_calls import rows_named
-from profkit.model.events import NO_ROW, Category, Mask
-from profkit.model.torch_names import EVALUATE_FUNCTION
+from profkit.model.events import NO_ROW, RECORD_FUNCTIONS, Mask
+from profkit.model.torch_names import BACKWARD, EVALUATE_FUNCTION
 from profkit.patterns import regex
 
 _ACCUMULATE: Final = regex(rf"^{EVALUATE_FUNCTION}torch::autograd::AccumulateGrad$")
+_ALL_REDUCE: Final = frozenset({"all-reduce"})
+
+
+def are_started_within(ctx: Context, waits: CollectiveWaits, pattern: re.Pattern[str]) -> Mask:
+    """Return which collectives started inside an event of such a name. Shape of ``waits.rows``."""
+    around = ctx.tree.nearest(rows_named(ctx.events, pattern, *RECORD_FUNCTIONS))
+    return np.asarray((waits.starter != NO_ROW) & (around[waits.starter] != NO_ROW))
+
+
+def after_backward(ctx: Context, waits: CollectiveWaits) -> Mask:
+    """Return which collectives the program started after a backward pass of the same step.
+
+    A recording without steps is one step. A collective that an operator starts, such as a layer
+    that averages over ranks, does not reduce gradients. Shape of ``waits.rows``.
+    """
+    events = ctx.events
+    backward = np.sort(events.end_ns[rows_named(events, BACKWARD, *RECORD_FUNCTIONS)])
+    if not len(backward):
+        return np.zeros(len(waits.rows), dtype=np.bool_)
+
+    is_started = waits.starter != NO_ROW
+    at_ns = events.ts_ns[waits.starter]
+    place = np.searchsorted(backward, at_ns, side="right") - 1
+    last_ns = backward[np.maximum(place, 0)]
+
+    same_step = ctx.steps.of(last_ns) == ctx.steps.of(at_ns)
+    by_itself = ctx.tree.op_around[waits.starter] == NO_ROW
+    return np.asarray(is_started & (place >= 0) & same_step & by_itself)
 
 
 def reduced_by_hooks(ctx: Context, waits: CollectiveWaits) -> Mask:
@@ -24,15 +52,9 @@ def reduced_by_hooks(ctx: Context, waits: CollectiveWaits) -> Mask:
     Source: ``torch/csrc/distributed/c10d/reducer.cpp``: its hooks are post hooks of
     ``AccumulateGrad``.
     """
-    is_hook = rows_named(ctx.events, _ACCUMULATE, Category.OP, Category.ANNOTATION)
-    within = ctx.tree.nearest(is_hook)[waits.starter] != NO_ROW
-    return np.asarray((waits.starter != NO_ROW) & within & _is_all_reduce(waits))
+    return are_started_within(ctx, waits, _ACCUMULATE) & waits.are_of_kinds(_ALL_REDUCE)
 
 
 def reduced_after_backward(ctx: Context, waits: CollectiveWaits) -> Mask:
     """Return all-reduces that the program starts after a backward pass. Shape of ``waits.rows``."""
-    return np.asarray(after_backward(ctx, waits) & _is_all_reduce(waits))
-
-
-def _is_all_reduce(waits: CollectiveWaits) -> Mask:
-    return np.array([kind == "all-reduce" for kind in waits.kinds], dtype=np.bool_)
+    return after_backward(ctx, waits) & waits.are_of_kinds(_ALL_REDUCE)

@@ -1,6 +1,5 @@
 """The fix for waits on collectives, by how the program starts them."""
 
-import re
 from typing import Final
 
 import numpy as np
@@ -8,16 +7,16 @@ import numpy as np
 from profkit.dataclass import dataclass
 from profkit.engine.context import Context
 from profkit.engine.device_support import lacks_bfloat16
+from profkit.engine.families.collectives.gradients import after_backward, are_started_within
 from profkit.engine.families.collectives.waits import CollectiveWaits
 from profkit.index.ranks.collectives import host_collectives
-from profkit.index.runtime_calls import names_matching, rows_named
-from profkit.model.events import NO_ROW, Category, Mask
+from profkit.index.runtime_calls import are_optimizer_steps, names_matching, rows_named
+from profkit.model.events import NO_ROW, RECORD_FUNCTIONS, Mask
 from profkit.model.torch_names import (
     BACKWARD,
     DISTRIBUTED_DATA_PARALLEL,
     DISTRIBUTED_DATA_PARALLEL_FORWARD,
     FULLY_SHARDED,
-    OPTIMIZER_STEP,
 )
 
 _OF_GRADIENTS: Final = frozenset({"all-reduce", "reduce-scatter"})
@@ -89,12 +88,14 @@ def describe_program(ctx: Context) -> DistributedProgram:
     Source: ``torch/nn/parallel/distributed.py`` and ``torch/optim/optimizer.py`` for the names of
     their annotations; ``torch/csrc/autograd/engine.cpp`` for the operators of a backward pass.
     """
-    n_updates = int(_named(ctx, OPTIMIZER_STEP).sum())
-    trains = n_updates > 0 or bool(_named(ctx, BACKWARD).any())
+    events = ctx.events
+    n_updates = int(are_optimizer_steps(events).sum())
+    trains = n_updates > 0 or bool(rows_named(events, BACKWARD, *RECORD_FUNCTIONS).any())
+    forwards = rows_named(events, DISTRIBUTED_DATA_PARALLEL_FORWARD, *RECORD_FUNCTIONS)
     return DistributedProgram(
         trains=trains,
-        is_ddp=bool(names_matching(ctx.events, DISTRIBUTED_DATA_PARALLEL).any()),
-        n_forwards=int(_named(ctx, DISTRIBUTED_DATA_PARALLEL_FORWARD).sum()),
+        is_ddp=bool(names_matching(events, DISTRIBUTED_DATA_PARALLEL).any()),
+        n_forwards=int(forwards.sum()),
         n_updates=n_updates,
     )
 
@@ -112,23 +113,22 @@ def suggest_collective_fix(
 def _choose_fix(ctx: Context, waits: CollectiveWaits, program: DistributedProgram) -> str:
     # Barriers and pipelines have fixes of their own, whatever the program does.
     for kinds, advice in _BY_KIND.items():
-        if _mostly(waits, np.array([kind in kinds for kind in waits.kinds], dtype=np.bool_)):
+        if _mostly(waits, waits.are_of_kinds(kinds)):
             return advice
 
     if not program.trains:
         return _INFERENCE
-    if _mostly(waits, _within(ctx, waits, FULLY_SHARDED)):
+    if _mostly(waits, are_started_within(ctx, waits, FULLY_SHARDED)):
         return _PREFETCH
 
-    in_backward = _within(ctx, waits, BACKWARD)
+    in_backward = are_started_within(ctx, waits, BACKWARD)
     if program.is_ddp:
         if not _mostly(waits, in_backward):
             return _EARLIER
         return _ddp_fix(waits, program, in_backward, "fp16" if lacks_bfloat16(ctx) else "bf16")
 
     after = after_backward(ctx, waits) & ~in_backward
-    of_gradients = np.array([kind in _OF_GRADIENTS for kind in waits.kinds], dtype=np.bool_)
-    return _WRAP if _mostly(waits, after & of_gradients) else _EARLIER
+    return _WRAP if _mostly(waits, after & waits.are_of_kinds(_OF_GRADIENTS)) else _EARLIER
 
 
 def _ddp_fix(
@@ -153,39 +153,6 @@ def _ddp_fix(
             + ": with a smaller `bucket_cap_mb` the first all-reduce starts earlier."
         )
     return " ".join(sentences)
-
-
-def _named(ctx: Context, pattern: re.Pattern[str]) -> Mask:
-    """Return host operators and annotations by name. Shape ``(n,)``."""
-    return rows_named(ctx.events, pattern, Category.OP, Category.ANNOTATION)
-
-
-def _within(ctx: Context, waits: CollectiveWaits, pattern: re.Pattern[str]) -> Mask:
-    """Return which collectives started inside an event of such a name. Shape of ``waits.rows``."""
-    above = ctx.tree.nearest(_named(ctx, pattern))
-    is_started = waits.starter != NO_ROW
-    return np.asarray(is_started & (above[waits.starter] != NO_ROW))
-
-
-def after_backward(ctx: Context, waits: CollectiveWaits) -> Mask:
-    """Return which collectives the program started after a backward pass of the same step.
-
-    A recording without steps is one step. A collective that an operator starts, such as a layer
-    that averages over ranks, does not reduce gradients. Shape of ``waits.rows``.
-    """
-    events = ctx.events
-    backward = np.sort(events.end_ns[np.flatnonzero(_named(ctx, BACKWARD))])
-    if not len(backward):
-        return np.zeros(len(waits.rows), dtype=np.bool_)
-
-    is_started = waits.starter != NO_ROW
-    at_ns = events.ts_ns[waits.starter]
-    place = np.searchsorted(backward, at_ns, side="right") - 1
-    last_ns = backward[np.maximum(place, 0)]
-
-    same_step = ctx.steps.of(last_ns) == ctx.steps.of(at_ns)
-    by_itself = ctx.tree.op_around[waits.starter] == NO_ROW
-    return np.asarray(is_started & (place >= 0) & same_step & by_itself)
 
 
 def _mostly(waits: CollectiveWaits, which: Mask) -> bool:

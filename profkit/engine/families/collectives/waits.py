@@ -1,5 +1,7 @@
 """The time that a rank waits for collectives, and the source lines that started them."""
 
+from collections import Counter
+from collections.abc import Collection
 from dataclasses import replace
 from typing import Final
 
@@ -59,10 +61,14 @@ class CollectiveWaits:
     @property
     def by_kind(self) -> dict[str, int]:
         """Waited nanoseconds by kind, the most first."""
-        total_ns: dict[str, int] = {}
+        total_ns: Counter[str] = Counter()
         for kind, ns in zip(self.kinds, self.share_ns.tolist(), strict=True):
-            total_ns[kind] = total_ns.get(kind, 0) + ns
-        return dict(sorted(total_ns.items(), key=lambda pair: -pair[1]))
+            total_ns[kind] += ns
+        return dict(total_ns.most_common())
+
+    def are_of_kinds(self, kinds: Collection[str]) -> Mask:
+        """Return which collectives are of one of some kinds. Shape ``(k,)``."""
+        return np.array([kind in kinds for kind in self.kinds], dtype=np.bool_)
 
 
 def find_device_waits(ctx: Context) -> CollectiveWaits | None:
@@ -214,11 +220,10 @@ def find_collective_sites(ctx: Context, waits: CollectiveWaits) -> list[Collecti
 
 def _main_region(ctx: Context, regions: Int32s, ns: Int64s) -> str:
     """Name the region with at least half of the time; empty if there is none."""
-    by_name: dict[str, int] = {}
+    by_name: Counter[str] = Counter()
     for region, region_ns in zip(regions.tolist(), ns.tolist(), strict=True):
         if region != NO_ROW:
-            name = ctx.events.name_of(region)
-            by_name[name] = by_name.get(name, 0) + region_ns
+            by_name[ctx.events.name_of(region)] += region_ns
     return next((name for name, total in by_name.items() if 2 * total >= ns.sum()), "")
 
 

@@ -12,11 +12,6 @@ _MIN_SHARE: Final = 0.05
 """A line that causes less of the fragmentation is not named."""
 
 
-def blocks(n: int) -> str:
-    """``1 block``, ``1,200 blocks``."""
-    return counted(n, "block")
-
-
 def site_line(location: Location, *, is_before_recording: bool = False) -> str:
     """Return ``train.py:12``, or why the source line is unknown."""
     if is_before_recording and location.file is None:
@@ -28,14 +23,14 @@ def site_text(site: AllocationSite) -> str:
     """``model.py:340 (14.0 GiB in 64 blocks, activation)``."""
     use = "" if site.category == "unknown" else f", {site.category}"
     where = site_line(site.location, is_before_recording=site.is_before_recording)
-    return f"{where} ({format_bytes(site.bytes)} in {blocks(site.n)}{use})"
+    return f"{where} ({format_bytes(site.bytes)} in {counted(site.n, 'block')}{use})"
 
 
 def retention_text(sites: Sequence[FragmentationSite]) -> str:
     """``2.00 MiB in 1 block of train.py:31 kept 1.00 GiB of free memory from being released.``."""
     n_bytes = format_bytes(sum(site.unreleasable_bytes for site in sites))
     parts = [
-        f"{format_bytes(site.bytes)} in {blocks(site.n)} of {site_line(site.location)}"
+        f"{format_bytes(site.bytes)} in {counted(site.n, 'block')} of {site_line(site.location)}"
         for site in sites
     ]
     return f"{listed(parts)} kept {n_bytes} of free memory from being released."

@@ -168,15 +168,15 @@ def _tensor_objects_bytes(leak: Leak) -> int:
     return n_bytes if n_bytes > _GRAPH_SHARE * leak.bytes else 0
 
 
-def _tensor_objects_per_step_bytes(leak: Leak) -> int:
+def _added_per_step_bytes(leak: Leak) -> int:
+    """Return approximate bytes per step of nodes, and of small tensors beside their values."""
     n_steps = max(leak.last_step - leak.first_step, 1)
-    return round(_tensor_objects_bytes(leak) / n_steps)
+    return node_per_step_bytes(leak) + round(_tensor_objects_bytes(leak) / n_steps)
 
 
 def total_per_step_bytes(leak: Leak) -> int:
     """Return the growth per step, with nodes, and with the objects of small tensors."""
-    added = node_per_step_bytes(leak) + _tensor_objects_per_step_bytes(leak)
-    return leak.per_step_bytes + added
+    return leak.per_step_bytes + _added_per_step_bytes(leak)
 
 
 def total_bytes(leak: Leak) -> int:
@@ -187,8 +187,7 @@ def total_bytes(leak: Leak) -> int:
 
 def is_estimate(leak: Leak) -> bool:
     """Return whether approximate sizes of nodes and objects make the growth an estimate."""
-    added = node_per_step_bytes(leak) + _tensor_objects_per_step_bytes(leak)
-    return added > _GRAPH_SHARE * total_per_step_bytes(leak)
+    return _added_per_step_bytes(leak) > _GRAPH_SHARE * total_per_step_bytes(leak)
 
 
 def is_named_cache(chain: Chain) -> bool:

@@ -1,6 +1,5 @@
 """Leaks as findings: severity, confidence, cost and evidence."""
 
-import itertools
 from collections.abc import Callable, Iterator
 from typing import Final
 
@@ -24,7 +23,7 @@ from profkit.engine.families.leaks.messages import (
 )
 from profkit.engine.wording import counted, known_locations
 from profkit.model.finding import Confidence, Cost, EvidenceValue, Finding, Severity
-from profkit.model.live_memory import Chain, Leak
+from profkit.model.live_memory import Leak
 
 _DOUBT: Final[dict[int, Confidence]] = {0: "high", 1: "medium"}
 _MAX_FRAMES: Final = 20
@@ -114,7 +113,8 @@ def _build_finding(
 
     # Each holder once, before further chains to any of them.
     main = [chain for part in group if (chain := main_chain(part)) is not None]
-    chains = dict.fromkeys(chain.parts for chain in (*main, *_all_chains(group)))
+    further = [chain for part in group for chain in part.chains]
+    chains = dict.fromkeys(chain.parts for chain in (*main, *further))
     # One worker is measured for all of them, and its lines and holders are not visible.
     is_unseen = leak.n > 1 if leak.kind == "workers" else leak.stack_basis == "unknown"
     is_approximate = is_estimate(leak) or is_unseen
@@ -135,10 +135,6 @@ def _build_finding(
         evidence=_collect_evidence(leak, n_steps),
         growth=leak.growth,
     )
-
-
-def _all_chains(group: tuple[Leak, ...]) -> Iterator[Chain]:
-    return itertools.chain.from_iterable(leak.chains for leak in group)
 
 
 def _with_others(fix: str, leak: Leak, group: tuple[Leak, ...]) -> str:
