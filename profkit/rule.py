@@ -55,6 +55,7 @@ from profkit.engine.savings import (
     find_costly_wait,
     find_costly_waits,
     measure_saving,
+    measure_savings,
 )
 from profkit.engine.windows import (
     MAX_EVENT_IDS,
@@ -126,8 +127,8 @@ __all__ = [  # noqa: RUF022  (in groups)
     # What detect gets.
     "Context", "JobContext",
     # What detect yields.
-    "Finding", "ProgramChange", "measure_saving", "Cost", "Basis", "Confidence", "Location",
-    "together", "growth",
+    "Finding", "ProgramChange", "measure_saving", "measure_savings", "Cost", "Basis", "Confidence",
+    "Location", "together", "growth",
     # Steps.
     "windows", "windows_ns", "in_windows", "find_rows", "launched_in_windows", "select_on_cpu",
     "waits_in_windows", "reaches_share", "busy_ns", "device_time", "idle_in_windows",

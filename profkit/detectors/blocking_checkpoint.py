@@ -49,6 +49,7 @@ from profkit.engine.families.python_calls import (
     CallThresholds,
     call_findings,
 )
+from profkit.engine.families.sampled_texts import FIX_LOAD, FIX_SAVE
 from profkit.rule import Context, Finding, RuleInfo, needs
 
 INFO = RuleInfo(
@@ -70,9 +71,4 @@ def detect(ctx: Context, thresholds: CallThresholds) -> Iterator[Finding]:
 
 def _suggest_fix(name: str) -> str:
     # A frame is `torch/serialization.py(810): load`; other libraries have `load_file` and the like.
-    if name.rpartition(": ")[2].startswith("load"):
-        return "Read the file once, before the loop."
-    return (
-        "Write checkpoints less often, or with `torch.distributed.checkpoint.async_save`, which "
-        "writes while training goes on."
-    )
+    return FIX_LOAD if name.rpartition(": ")[2].startswith("load") else FIX_SAVE

@@ -105,9 +105,9 @@ from profkit.rule import (
     RuleInfo,
     at,
     dataclass,
-    event_ids,
     idle_in_windows,
     known_locations,
+    measure_savings,
     needs,
     reaches_share,
     regex,
@@ -238,11 +238,10 @@ def _detect_called(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     min_saved_ns = thresholds.min_saved_share * windows_ns(ctx)
     frames = [frame for frame, ns in calls.by_frame() if ns >= min_saved_ns]
     spent = [intersect(pauses, calls.time_in(ctx, frame)) for frame in frames]
-    changes = [ProgramChange(host_time=time.pairs()) for time in spent]
-    costs = ctx.time_costs(changes) if changes else []
+    savings = measure_savings(ctx, [ProgramChange(host_time=time.pairs()) for time in spent])
 
-    for frame, time, change, cost in zip(frames, spent, changes, costs, strict=True):
-        if (cost.ns or 0) < min_saved_ns:
+    for frame, time, saving in zip(frames, spent, savings, strict=True):
+        if not saving.reaches(thresholds.min_saved_share):
             continue
 
         rows = calls.rows[(calls.frame == frame) & (calls.paused_ns > 0)]
@@ -251,7 +250,8 @@ def _detect_called(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
         is_wait = torch_names.SYNCHRONIZE_BUILTIN.search(callee) is not None
         mostly = f", mostly {function_name(callee)}" if callee else ""
         mostly += ", after the driver's call has returned" if is_wait else ""
-        yield INFO.finding(
+        yield saving.finding(
+            INFO,
             confidence="medium",
             message=(
                 f"The GPU is idle for {time_with_share(ctx, time.total_ns)} while the host runs "
@@ -259,11 +259,9 @@ def _detect_called(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
             ),
             fix=_FIX_WAIT if is_wait else _suggest_fix(ctx, callee),
             locations=known_locations(location),
-            n=len(rows),
-            cost=cost,
-            evidence={"idle_ns": time.total_ns, "callee": callee, "events": event_ids(ctx, rows)},
+            rows=rows,
+            evidence={"idle_ns": time.total_ns, "callee": callee},
             spans=time.pairs(),
-            change=change,
         )
 
 

@@ -51,7 +51,11 @@ from collections.abc import Iterator
 from typing import Final
 
 from profkit.engine.families.copies import CopySite, find_copy_sites
-from profkit.engine.families.python_calls import TRANSFORMERS_TRAINER, are_within
+from profkit.engine.families.python_calls import (
+    TRANSFORMERS_PIPELINE,
+    TRANSFORMERS_TRAINER,
+    are_within,
+)
 from profkit.index.device.syncs import COPYING, SyncKind, is_pageable
 from profkit.index.host.host_made_tensors import are_made, find_creating_ops
 from profkit.index.runtime_calls import rows_named
@@ -97,8 +101,7 @@ _NON_BLOCKING: Final = (
 )
 # Accelerate moves batches itself, in its loaders and in `send_to_device`.
 _ACCELERATE: Final = regex(r"(^|[/\\])accelerate[/\\](data_loader|utils[/\\]operations)\.py\(")
-# Pipelines of Transformers make their own loader, without an option to pin its batches.
-_PIPELINE: Final = regex(r"(^|[/\\])transformers[/\\]pipelines[/\\]")
+# A pipeline has no option to pin its batches.
 _LESS_OFTEN: Final = (
     "The pipeline of Transformers makes this copy and has no option for it: pass several inputs at "
     "once with `batch_size`, so that it copies less often."
@@ -161,6 +164,6 @@ def _suggest_fix(ctx: Context, site: CopySite) -> str:
         return _INDEX_ON_GPU
     if names and not any(COPYING.search(name) for name in names):
         return _ON_GPU
-    if are_within(ctx, site.owners, _PIPELINE):
+    if are_within(ctx, site.owners, TRANSFORMERS_PIPELINE):
         return _LESS_OFTEN
     return _VALUE_ON_GPU if 0 < site.sizes_bytes.max() <= _MAX_VALUE_BYTES else _PIN

@@ -90,8 +90,8 @@ def detect(job: JobContext, thresholds: Thresholds) -> Iterator[Finding]:
     yield INFO.finding(
         confidence="high",
         message=(
-            f"Stages of the pipeline wait for each other for {job.time_per_step(bubble_ns)} "
-            f"({format_share(share)}): with {counted(n_stages, 'stage')} and "
+            f"Stages of the pipeline wait for each other for {job.time_with_share(bubble_ns)}: "
+            f"with {counted(n_stages, 'stage')} and "
             f"{counted(n, 'micro-batch', 'micro-batches')} per step, equal ones would for "
             f"{format_share(expected)}."
         ),

@@ -127,7 +127,6 @@ def _group_by_size(
     matches, delays = job.matches, job.delays
     calls = matches.calls
     leader = matches.members[matches.first]
-    sizes = np.diff(np.append(matches.first, len(matches.members)))
 
     # A send has a pair of ranks for a link, any other collective its group.
     peers = calls.peers[:, leader]
@@ -136,7 +135,7 @@ def _group_by_size(
         [
             np.where(is_pair, -1, calls.kind[leader]),
             calls.column("n_in")[leader],
-            sizes,
+            matches.sizes,
             np.where(is_pair, -1, calls.group[leader]),
             *peers,
         ]
@@ -156,8 +155,7 @@ def _build_finding(job: JobContext, numbers: list[int], ratio: float, saving_ns:
     calls = matches.calls
     leader = int(matches.members[matches.first[numbers[0]]])
     source, target = calls.peers[:, leader].tolist()
-    sizes = np.diff(np.append(matches.first, len(matches.members)))
-    rows = matches.members[matches.first[numbers[0]] :][: sizes[numbers[0]]]
+    rows = matches.calls_of(np.array(numbers[:1]))
     ranks = tuple(calls.ranks[member].rank for member in calls.member[rows].tolist())
 
     # Bytes per nanosecond are gigabytes per second.

@@ -62,6 +62,7 @@ from profkit.engine.families.loader_functions import (
     find_hidden_waits,
 )
 from profkit.engine.families.python_calls import (
+    TRANSFORMERS_PIPELINE,
     TRANSFORMERS_TRAINER,
     are_within,
     find_innermost_callee,
@@ -86,11 +87,11 @@ from profkit.rule import (
     RuleInfo,
     at,
     dataclass,
-    event_ids,
     format_ns,
     format_share,
     idle_in_windows,
     known_locations,
+    measure_saving,
     needs,
     regex,
     time_per_step,
@@ -137,7 +138,6 @@ _ITERATES: Final = regex(
     r"(^|[/\\])torch[/\\]utils[/\\]data[/\\]dataloader\.py\(\d+\): _get_iterator$"
 )
 _OF_LOADER: Final = regex(r"(^|[/\\])torch[/\\]utils[/\\]data[/\\]|^<built-in function next>$")
-_PIPELINE: Final = regex(r"(^|[/\\])transformers[/\\]pipelines[/\\]")
 
 
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
@@ -172,24 +172,22 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     is_restarted = n_restarts >= thresholds.min_steps_share * len(steps)
 
     change = ProgramChange(scaled=((rows, 0.0),))
-    yield INFO.finding(
+    yield measure_saving(ctx, change, "upper-bound" if is_restarted else "replay").finding(
+        INFO,
         confidence="high" if len(steps) > 1 else "low",
         message=_build_message(ctx, at(location), mostly, total_ns, idle_ns)
         + _describe_function(sampled),
         fix=_suggest_fix(ctx, rows, loader, sampled),
         locations=known_locations(location, *([] if sampled is None else [sampled.location])),
+        rows=rows,
         n=len(outermost_calls(ctx.events, ctx.tree, rows)),
-        cost=ctx.time_cost(change, "upper-bound" if is_restarted else "replay"),
         evidence={
             "loader": loader,
             "loader_ns": waited_ns[:MAX_EVENT_IDS].tolist(),
             "device_idle_ns": starved_ns[:MAX_EVENT_IDS].tolist() if ctx.has_device_work else None,
-            "function_share": None if sampled is None else sampled.share,
-            "workers_busy_share": None if sampled is None else sampled.busy_share,
-            "events": event_ids(ctx, rows),
+            **_collect_evidence(sampled),
         },
         spans=waiting.pairs(),
-        change=change,
     )
 
 
@@ -234,8 +232,7 @@ def _report_hidden_waits(ctx: Context, rows: Rows, waiting: Intervals) -> Iterat
             "sampled_wait_share": hidden.share,
             "sampled_step_ns": hidden.step_ns,
             "n_sampled_steps": hidden.n_steps,
-            "function_share": None if sampled is None else sampled.share,
-            "workers_busy_share": None if sampled is None else sampled.busy_share,
+            **_collect_evidence(sampled),
         },
     )
 
@@ -265,6 +262,13 @@ def _find_sampled_function(ctx: Context, loader: str, loop: Location) -> LoaderF
     if _WITH_WORKERS in loader:
         return find_function_in_workers(ctx)
     return find_function_in_loop(ctx, loop)
+
+
+def _collect_evidence(sampled: LoaderFunction | None) -> dict[str, float | None]:
+    return {
+        "function_share": None if sampled is None else sampled.share,
+        "workers_busy_share": None if sampled is None else sampled.busy_share,
+    }
 
 
 def _describe_function(sampled: LoaderFunction | None) -> str:
@@ -339,7 +343,7 @@ def _suggest_workers(ctx: Context, rows: Rows, less: str) -> str:
     Args:
         less: How to make each batch cheaper.
     """
-    if are_within(ctx, rows, _PIPELINE):
+    if are_within(ctx, rows, TRANSFORMERS_PIPELINE):
         return (
             "Call the pipeline of Transformers with many inputs at once and `num_workers=1` (more "
             "if it does not divide inputs into chunks), so that they are prepared in parallel with "

@@ -62,7 +62,6 @@ from profkit.rule import (
     counted,
     dataclass,
     format_count,
-    format_share,
     needs,
 )
 
@@ -118,12 +117,10 @@ class Thresholds:
 def detect(job: JobContext, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield a finding for each rank that makes the others wait."""
     what_if = job.what_if
-    # A rank that is a stage of its own has other work than the others.
-    stages = {ranks[0] for ranks in what_if.stages if len(ranks) == 1}
-    for rank in what_if.candidates:
+    for rank in what_if.comparable:
         # Not at the fastest rank's time: ranks differ a little on the same hardware.
         saving_ns = what_if.saving_at_median_ns(rank)
-        if rank in stages or saving_ns < thresholds.min_saving_share * what_if.actual_ns:
+        if saving_ns < thresholds.min_saving_share * what_if.actual_ns:
             continue
 
         # The replay tells what the rank costs; being last tells that the others wait for it.
@@ -150,8 +147,7 @@ def _find_last_started(job: JobContext, rank: int) -> list[int]:
 def _count_joined(job: JobContext, rank: int) -> int:
     """Count the synchronizing collectives that a rank takes part in."""
     matches = job.matches
-    sizes = np.diff(np.append(matches.first, len(matches.members)))
-    is_synchronizing = np.repeat(_is_synchronizing(job), sizes)
+    is_synchronizing = np.repeat(_is_synchronizing(job), matches.sizes)
     return int((is_synchronizing & (matches.calls.member[matches.members] == rank)).sum())
 
 
@@ -201,10 +197,9 @@ def _build_message(
     why: Lateness,
     extra: PlaceTime | None,
 ) -> str:
-    share = format_share(saving_ns / job.what_if.recorded_ns)
     message = (
         f"Rank {rank} is the last to start {format_count(n_last)} of {counted(n, 'collective')}"
-        f"{_WHY[why]}: the job waits for it for {job.time_per_step(saving_ns)} ({share})."
+        f"{_WHY[why]}: the job waits for it for {job.time_with_share(saving_ns)}."
     )
     if extra is None:
         return message

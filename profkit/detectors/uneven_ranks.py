@@ -47,7 +47,7 @@ from typing import Final
 
 import numpy as np
 
-from profkit.rule import Finding, JobContext, RuleInfo, dataclass, format_share, needs, the_ranks
+from profkit.rule import Finding, JobContext, RuleInfo, dataclass, needs, the_ranks
 
 INFO = RuleInfo(
     id="COM005",
@@ -85,12 +85,9 @@ def detect(job: JobContext, thresholds: Thresholds) -> Iterator[Finding]:
     if saving_ns < thresholds.min_saving_share * what_if.actual_ns:
         return
 
-    # A rank that is a stage of its own has other work than the others. A single slow rank is
-    # reported by straggling-rank.
-    stages = {ranks[0] for ranks in what_if.stages if len(ranks) == 1}
-    single = [rank for rank in what_if.candidates if rank not in stages]
-    # Replayed, not by its work: a rank with more work need not be the one that others wait for.
-    by_one = max((what_if.saving_ns((rank,)) for rank in single), default=0.0)
+    # A single slow rank is reported by straggling-rank. Replayed, not by its work: a rank with more
+    # work need not be the one that others wait for.
+    by_one = max((what_if.saving_ns((rank,)) for rank in what_if.comparable), default=0.0)
     if by_one > _MAX_SINGLE_SHARE * saving_ns:
         return
 
@@ -130,8 +127,7 @@ def _suggest_fix(job: JobContext, numbers: list[int], stage: int) -> str:
 
 
 def _build_message(job: JobContext, numbers: list[int], stage: int, saving_ns: float) -> str:
-    work_ns, recorded_ns = job.replay.totals_ns, job.what_if.recorded_ns
-    costs = f"{job.time_per_step(saving_ns)} ({format_share(saving_ns / recorded_ns)})"
+    work_ns, costs = job.replay.totals_ns, job.time_with_share(saving_ns)
     if not numbers:
         return (
             "Ranks take unequally long from one collective to the next, each of them sometimes: "

@@ -27,7 +27,7 @@ from profkit.model.rank_lanes import OwnTime
 from profkit.model.report import Report
 from profkit.packed import Packed
 from profkit.readers.remote import is_url
-from profkit.units import format_ns
+from profkit.units import format_ns, format_share
 
 
 @dataclass(frozen=True)
@@ -249,3 +249,7 @@ class JobContext:
         """
         n_steps = self.replay.n_steps
         return f"{format_ns(ns / n_steps)} per step" if n_steps else format_ns(ns)
+
+    def time_with_share(self, ns: float) -> str:
+        """``1.20 ms per step (12%)``: a time, and its share of the recorded one."""
+        return f"{self.time_per_step(ns)} ({format_share(ns / self.what_if.recorded_ns)})"

@@ -89,7 +89,15 @@ def measure_saving(ctx: Context, change: ProgramChange, basis: Basis = "replay")
     Args:
         basis: ``upper-bound`` or ``estimate`` where the change itself is one.
     """
-    return MeasuredSaving(ctx, change, ctx.time_cost(change, basis))
+    return measure_savings(ctx, (change,), basis)[0]
+
+
+def measure_savings(
+    ctx: Context, changes: Sequence[ProgramChange], basis: Basis = "replay"
+) -> list[MeasuredSaving]:
+    """Replay the recording with each of some changes, at less cost than one after the other."""
+    costs = ctx.time_costs(changes, basis) if changes else []
+    return [MeasuredSaving(ctx, *pair) for pair in zip(changes, costs, strict=True)]
 
 
 @dataclass(frozen=True)
@@ -193,11 +201,14 @@ def find_costly_waits(
     # Each replay is a pass over the graph: only waits that are long enough are replayed.
     long_enough = [i for i, time in enumerate(blocked) if time.total_ns >= least_ns]
     costly = [changes[i] for i in long_enough]
-    costs = ctx.time_costs(costly) if ctx.has_device_work else [Cost()] * len(costly)
+    savings = (
+        measure_savings(ctx, costly)
+        if ctx.has_device_work
+        else [MeasuredSaving(ctx, change, Cost()) for change in costly]
+    )
 
     waits: list[CostlyWait | None] = [None] * len(changes)
-    for i, cost in zip(long_enough, costs, strict=True):
-        saving = MeasuredSaving(ctx, changes[i], cost)
+    for i, saving in zip(long_enough, savings, strict=True):
         n_windows = np.count_nonzero(covered_within(blocked[i], starts, ends))
         waits[i] = CostlyWait(
             saving=saving,

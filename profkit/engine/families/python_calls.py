@@ -11,7 +11,8 @@ from profkit.engine import needs
 from profkit.engine.context import Context
 from profkit.engine.detector import RuleInfo
 from profkit.engine.needs import Need
-from profkit.engine.windows import event_ids, in_windows, time_with_share, windows_ns
+from profkit.engine.savings import measure_savings
+from profkit.engine.windows import in_windows, time_with_share
 from profkit.engine.wording import at, known_locations, times_per_step
 from profkit.index.distinct import distinct, marked
 from profkit.index.host.frames import is_library_function, parse_frame
@@ -50,6 +51,8 @@ OUTPUT: Final = regex(
     r"|tqdm[/\\].*: (refresh|display|write|set_postfix|set_postfix_str|set_description)$)"
 )
 """Functions that print, plot or log."""
+TRANSFORMERS_PIPELINE: Final = regex(r"(^|[/\\])transformers[/\\]pipelines[/\\]")
+"""Functions of the pipelines of Transformers, which make their own loader."""
 TRANSFORMERS_TRAINER: Final = regex(r"(^|[/\\])transformers[/\\]trainer\.py\(\d+\): ")
 """Functions of the ``Trainer`` of Transformers."""
 A_LIBRARY: Final = "a library"
@@ -230,15 +233,15 @@ def call_findings(
     events = ctx.events
     places = list(ctx.by_line(python_calls(ctx, pattern)))
     changes = [ProgramChange(scaled=((rows, 0.0),)) for _, rows in places]
-    costs = ctx.time_costs(changes) if changes else []
 
-    for (location, rows), change, cost in zip(places, changes, costs, strict=True):
-        if (cost.ns or 0) < max(1, thresholds.min_saved_share * windows_ns(ctx)):
+    for (location, rows), saving in zip(places, measure_savings(ctx, changes), strict=True):
+        if not saving.reaches(thresholds.min_saved_share):
             continue
 
         spent = covered_by(events, rows)
         name = events.name_of(int(rows[np.argmax(events.dur_ns[rows])]))
-        yield info.finding(
+        yield saving.finding(
+            info,
             confidence="high" if ctx.source.origin == "window" else "medium",
             message=(
                 f"{function_name(name)}{at(location)} runs {times_per_step(ctx, len(rows))}: "
@@ -246,9 +249,7 @@ def call_findings(
             ),
             fix=fix(name),
             locations=known_locations(location),
-            n=len(rows),
-            cost=cost,
-            evidence={"calls_ns": spent.total_ns, "events": event_ids(ctx, rows)},
+            rows=rows,
+            evidence={"calls_ns": spent.total_ns},
             spans=spent.pairs(),
-            change=change,
         )

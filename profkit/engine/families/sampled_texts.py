@@ -35,8 +35,8 @@ _FIX_SLEEP: Final = (
     "Leave out the sleep, or wait for the event itself in another thread, so that the next step "
     "does not wait for a timer."
 )
-_FIX_LOAD: Final = "Read the file once, before the loop."
-_FIX_SAVE: Final = (
+FIX_LOAD: Final = "Read the file once, before the loop."
+FIX_SAVE: Final = (
     "Write checkpoints less often, or with `torch.distributed.checkpoint.async_save`, which writes "
     "while training goes on."
 )
@@ -104,7 +104,7 @@ def _suggest_for_call(place: SampledPlace) -> str:
     if _SLEEP.search(callee):
         return _FIX_SLEEP
     if CHECKPOINT_CALL.search(callee) and is_librarys:
-        return _FIX_LOAD if "load" in callee.rpartition(".")[2] else _FIX_SAVE
+        return FIX_LOAD if "load" in callee.rpartition(".")[2] else FIX_SAVE
     if _OUTPUT.search(callee):
         return "Print, plot and log every 100 steps."
 

@@ -66,6 +66,12 @@ class WhatIfRanks:
         ranks = [int(rank) for pair in zip(*orders, strict=True) for rank in pair]
         return list(dict.fromkeys(ranks))[:_MAX_CANDIDATES]
 
+    @property
+    def comparable(self) -> list[int]:
+        """Return the candidates without ranks that are a stage of their own, with other work."""
+        stages = {ranks[0] for ranks in self.stages if len(ranks) == 1}
+        return [rank for rank in self.candidates if rank not in stages]
+
     @cached_property
     def stages(self) -> list[list[int]]:
         """Return the ranks, by index, of each stage of the pipelines; empty without.
