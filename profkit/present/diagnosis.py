@@ -12,7 +12,7 @@ from profkit.engine.wording import counted
 from profkit.model.finding import Finding
 from profkit.model.report import FunctionSummary, Report
 from profkit.names import visible
-from profkit.present.labels import at_place, cost_share, cost_text, inline_title
+from profkit.present.labels import at_place, cost_share, cost_text, inline_title, is_on_cpu
 from profkit.present.limiters import (
     MAJORITY,
     Candidate,
@@ -30,9 +30,9 @@ from profkit.present.memory_text import (
     has_oom,
     memory_sentences,
     no_memory_findings,
-    skipped_checks,
 )
 from profkit.present.ranks import describe_job
+from profkit.present.skipped_checks import describe_skipped_checks
 from profkit.units import format_share
 
 _MIN_IDLE_SHARE: Final = 0.25
@@ -134,7 +134,7 @@ def _coverage(window: Window | None) -> Iterator[str]:
     if window is None:
         return
     report, breakdown = window.report, window.breakdown
-    if not breakdown.on_device and not window.is_on_cpu:
+    if not breakdown.on_device and not is_on_cpu(report):
         yield "No device work was recorded."
     unused = next((finding for finding in report.findings if finding.name == _UNUSED_GPU), None)
     if unused is not None:
@@ -238,15 +238,22 @@ def _is_costly(report: Report, finding: Finding) -> bool:
 
 
 def _summary_of(report: Report, finding: Finding) -> str:
-    # The name of an operator is no place: a program has hundreds of `aten::add_`.
-    is_known = any(location.file for location in finding.locations[:1])
-    place = at_place(finding) if is_known else ""
     # Shares are of the mean step, which the first steps dominate where they are described apart.
     window = choose_window(report)
-    with_share = window is None or not window.first
-    return (
-        f"{inline_title(finding.title)}{place}, {cost_text(report, finding, with_share=with_share)}"
-    )
+    cost = cost_text(report, finding, with_share=window is None or not window.first)
+    return f"{inline_title(finding.title)}{_places_of(finding)}, {cost}"
+
+
+def _places_of(finding: Finding) -> str:
+    """Return `` at train.py:12 and 2 more lines``; empty where no source line is known."""
+    # The name of an operator is no place: a program has hundreds of `aten::add_`.
+    lines = [location for location in finding.locations if location.file]
+    if not lines or finding.locations[0] != lines[0]:
+        return ""
+    # The function that a loader waits for is not another line with the same fault.
+    n_more = 0 if "function_share" in finding.evidence else len(lines) - 1
+    more = f" and {counted(n_more, 'more line')}" if n_more else ""
+    return f"{at_place(finding)}{more}"
 
 
 def _without_costs(diagnosis: _Diagnosis) -> str:
@@ -254,7 +261,7 @@ def _without_costs(diagnosis: _Diagnosis) -> str:
     report = diagnosis.report
     unexplained = _find_unexplained(diagnosis)
     if unexplained:
-        return unexplained + skipped_checks(report)
+        return unexplained + describe_skipped_checks(report)
     has_later_steps = diagnosis.window is not None and bool(diagnosis.window.first)
     if diagnosis.causes.intersection(_ONE_TIME) and not has_later_steps:
         return _WARM_UP
@@ -269,7 +276,7 @@ def _without_costs(diagnosis: _Diagnosis) -> str:
             _main_finding(report)
             or f"No problems found, but {counted(len(report.findings), 'note')}."
         )
-    return NO_PROBLEMS + skipped_checks(report)
+    return NO_PROBLEMS + describe_skipped_checks(report)
 
 
 def _find_unexplained(diagnosis: _Diagnosis) -> str:

@@ -9,6 +9,7 @@ from profkit.engine.wording import counted
 from profkit.model.finding import Cost, Finding
 from profkit.model.location import Location, numbered_line
 from profkit.model.report import FunctionSummary, Report, SampledSummary
+from profkit.model.torch_names import DEVICE_OPERATOR
 from profkit.names import short_path, visible
 from profkit.units import format_bytes, format_ns, format_share
 
@@ -34,6 +35,7 @@ _LABELS: Final = {
     "data": "waiting for data",
     "python": "outside operators",
 }
+_UNKNOWN_EVENTS: Final = "unknown-events"
 MIN_SAMPLES: Final = 10
 """Fewer samples of running threads name no function in the headline, nor on a screen of text."""
 MIN_SKEW: Final = 1.5
@@ -57,6 +59,17 @@ def device_noun(report: Report) -> str:
     """``GPU``, or ``device`` for other accelerators."""
     kinds = {device.device.partition(":")[0] for device in report.summary.devices}
     return "GPU" if kinds and kinds <= {"cuda", "hip", "xpu", "mps"} else "device"
+
+
+def is_on_cpu(report: Report) -> bool:
+    """Return whether all work is known to be on the CPU, and not only all recorded work."""
+    # Events of unknown kinds may be work of a device.
+    has_unknown = any(fault.name == _UNKNOWN_EVENTS for fault in report.health)
+    has_operators = any(DEVICE_OPERATOR.match(op.name) for op in report.summary.top_ops)
+    breakdown, memory = report.summary.breakdown, report.summary.memory
+    has_work = breakdown is not None and breakdown.on_device
+    has_memory = memory is not None and bool(memory.devices)
+    return not (report.source.devices or has_work or has_memory or has_unknown or has_operators)
 
 
 def step_time(report: Report) -> str:

@@ -16,6 +16,7 @@ from profkit.model.memory_summary import (
 from profkit.model.report import Report
 from profkit.names import visible
 from profkit.present.device_facts import describe_device
+from profkit.present.skipped_checks import describe_skipped_checks
 from profkit.units import format_bytes, format_count, format_share
 
 STEP_FIGURES: Final = {
@@ -328,15 +329,6 @@ def has_oom(report: Report) -> bool:
     return any(device.oom for device in devices_of(report))
 
 
-def skipped_checks(report: Report) -> str:
-    """Return how many checks need more data, with a space before it; empty where none does."""
-    if not report.unchecked:
-        return ""
-    n = len(report.unchecked)
-    verb = "checks need" if n > 1 else "check needs"
-    return f" {format_count(n)} {verb} more data."
-
-
 def no_memory_findings(report: Report) -> str:
     """Return the sentence for a report on memory whose findings have no cost."""
     if report.findings:
@@ -345,7 +337,7 @@ def no_memory_findings(report: Report) -> str:
     if memory is not None and memory.n_leaks == 0:
         text = no_leak_text(memory)
         return f"{text[0].upper()}{text[1:]}."
-    return NO_PROBLEMS + skipped_checks(report)
+    return NO_PROBLEMS + describe_skipped_checks(report)
 
 
 def no_leak_text(memory: MemorySummary) -> str:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from profkit.api import analyze, render
+from profkit.engine import needs
 from profkit.model.capture_info import CaptureInfo, CpuTime
 from profkit.model.device_summary import DeviceSummary
 from profkit.model.finding import Cost
@@ -127,8 +128,9 @@ def test_incomplete_steps_are_counted() -> None:
 
 
 def test_the_highest_memory_cost_follows_the_highest_cost_in_time() -> None:
-    assert headline(reports.build_gpu_report()).endswith(
-        "Highest memory cost: tensors are never freed at train.py:44, 1.50 MiB per step."
+    assert headline(reports.gpu_report()).endswith(
+        "Highest memory cost: tensors are never freed at train.py:44 and 1 more line, "
+        "1.50 MiB per step."
     )
     assert "Highest memory cost: tensors are never freed" in headline(reports.build_cpu_report())
 
@@ -140,8 +142,24 @@ def test_without_findings_it_gives_the_cause_of_idle_time() -> None:
     )
 
 
-def test_skipped_checks_are_counted() -> None:
-    assert "No problems found. 13 checks need more data." in headline(reports.unchecked_report())
+def test_what_most_skipped_checks_lack_is_said() -> None:
+    text = headline(reports.unchecked_report())
+    assert "No problems found. There are no operators (13 checks skipped)." in text
+
+
+def test_checks_that_cannot_apply_to_the_program_are_not_mentioned(tmp_path: Path) -> None:
+    report = replace(steps_of(12, 12, 12, tmp_path=tmp_path), findings=())
+    reasons = {check.reason for check in report.unchecked}
+    assert {needs.DEVICE_WORK.reason, needs.RANKS.reason} <= reasons
+    assert "No problems found. The program's memory was not monitored (" in headline(report)
+
+    of_others = (needs.DEVICE_WORK.reason, needs.RANKS.reason)
+    checks = tuple(check for check in report.unchecked if check.reason in of_others)
+    assert headline(replace(report, unchecked=checks)).endswith("No problems found.")
+    job = replace(report.source, world_size=2)
+    assert "several ranks (5 checks skipped)" in headline(
+        replace(report, unchecked=checks, source=job)
+    )
 
 
 def test_without_steps_it_gives_the_time_from_first_to_last_device_work() -> None:

@@ -205,13 +205,27 @@ def _find_work(window: Window, wait: _DeviceWait | None) -> Iterator[Candidate]:
         unknown = f"is idle {share}: {idle_explanation(wait.kind)}"
         known = _WAITS.get(wait.kind)
         has_comma = kinds or window.breakdown.per_step_ns is None
-        waits = f"{',' if has_comma else ''} and {f'waits {share} {known}' if known else unknown}"
+        where = _describe_longest_wait(window, wait)
+        text = f"waits {share} {known}{where}" if known else unknown
+        waits = f"{',' if has_comma else ''} and {text}"
 
     busy_share = window.breakdown.busy_share
     work_share = longest.share if busy_share is None else busy_share
     busy = f"{_devices(window.report)} busy {format_share(work_share)} of {window.describe()}"
     others = _describe_other_work(part for part in work if part is not longest)
     yield Candidate(cause, work_share, f"{busy}{kinds}{waits}.{others}")
+
+
+def _describe_longest_wait(window: Window, wait: _DeviceWait) -> str:
+    """Return ``, the longest in `cudaGraphLaunch` at replay (runner.py:13)``; empty if unknown."""
+    lines = window.path.lines if window.path is not None else ()
+    line = next((line for line in lines if line.kind in _ON_HOST), None)
+    if line is None or wait.kind != "idle-host" or line.kind != "runtime":
+        return ""
+    waited_ns = wait.share * window.breakdown.mean_ns
+    if line.main_share * line.mean_ns < _MIN_HOST_SHARE * line.share * waited_ns:
+        return ""
+    return f", the longest in `{main_short_name(line)}`{describe_place(line)}"
 
 
 def _describe_categories(window: Window) -> str:

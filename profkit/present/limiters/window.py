@@ -7,8 +7,7 @@ from typing import Final
 from profkit.dataclass import dataclass
 from profkit.model.critical_path import CriticalPathSummary
 from profkit.model.report import Breakdown, Report, StepSummary, TimePart
-from profkit.model.torch_names import DEVICE_OPERATOR
-from profkit.present.labels import MIN_SKEW
+from profkit.present.labels import MIN_SKEW, is_on_cpu
 from profkit.units import format_ns
 
 MIN_SHARE: Final = 0.1
@@ -17,7 +16,6 @@ NEARLY_ALL: Final = 0.9
 """A part with this share of a whole is as good as the whole."""
 _MIN_LATER_STEPS: Final = 2
 """A single later step may be the exception itself."""
-_UNKNOWN_EVENTS: Final = "unknown-events"
 
 
 @dataclass(frozen=True)
@@ -37,16 +35,6 @@ class Window:
     path: CriticalPathSummary | None
     first: tuple[StepSummary, ...] = ()
 
-    @property
-    def is_on_cpu(self) -> bool:
-        """Whether all work is known to be on the CPU, and not only all recorded work."""
-        # Events of unknown kinds may be work of a device.
-        has_unknown = any(fault.name == _UNKNOWN_EVENTS for fault in self.report.health)
-        operators = self.report.summary.top_ops
-        has_operators = any(DEVICE_OPERATOR.match(op.name) for op in operators)
-        devices = self.report.source.devices
-        return not (self.breakdown.on_device or devices or has_unknown or has_operators)
-
     def find_part(self, kind: str) -> TimePart | None:
         """Return the part of one kind; None if there is none."""
         return next((part for part in self.breakdown.parts if part.kind == kind), None)
@@ -55,7 +43,7 @@ class Window:
         """Return what a share is of: ``each 174 ms step``, or what was recorded without steps."""
         breakdown, report = self.breakdown, self.report
         of_rank = f" of rank {report.source.rank}" if report.ranks else ""
-        on_cpu = " on the CPU" if self.is_on_cpu else ""
+        on_cpu = " on the CPU" if is_on_cpu(report) else ""
         if breakdown.per_step_ns is not None:
             later = "later " if self.first else ""
             step = f"each {later}{format_ns(breakdown.per_step_ns)} step{self._usual_step()}"
