@@ -1,4 +1,4 @@
-"""MEM002 allocator-churn: CUDA memory is freed and re-allocated in later steps.
+"""MEM002 allocator-churn: GPU memory is freed and re-allocated in later steps.
 
 What it finds:
     ``cudaMalloc`` and ``cudaFree`` (or HIP's, or the driver calls behind expandable segments) in
@@ -88,7 +88,7 @@ DRIVER_CALLS: Final = Need(
 INFO = RuleInfo(
     id="MEM002",
     name="allocator-churn",
-    title="CUDA memory is freed and re-allocated in every step",
+    title="GPU memory is freed and re-allocated in every step",
     severity="warning",
     needs=(DRIVER_CALLS,),
     since="0.1.0",

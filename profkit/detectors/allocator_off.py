@@ -61,7 +61,7 @@ from profkit.rule import (
 INFO = RuleInfo(
     id="MEM018",
     name="allocator-off",
-    title="CUDA memory is allocated and freed for every single tensor",
+    title="GPU memory is allocated and freed for every single tensor",
     severity="warning",
     needs=(needs.OPERATORS, needs.DEVICE_WORK),
     since="0.1.0",

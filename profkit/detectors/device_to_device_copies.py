@@ -75,7 +75,7 @@ from profkit.rule import (
 INFO = RuleInfo(
     id="DAT005",
     name="device-to-device-copies",
-    title="Tensors copied between GPUs in every step",
+    title="Tensors copied between GPUs",
     severity="note",
     needs=(needs.OPERATORS, needs.DEVICE_WORK),
     since="0.1.0",

@@ -65,7 +65,7 @@ from profkit.rule import (
 INFO = RuleInfo(
     id="MEM012",
     name="empty-cache-in-loop",
-    title="CUDA cache emptied in a loop",
+    title="Cache of GPU memory emptied in a loop",
     severity="warning",
     needs=(needs.HISTORY,),
     since="0.1.0",

@@ -86,11 +86,21 @@ COPIES: Final = Need(
 INFO = RuleInfo(
     id="DAT003",
     name="host-made-tensor",
-    title="Tensor created on the host and copied to the GPU in every step",
+    title="Tensor created on the host and copied to the GPU",
     severity="warning",
     needs=(needs.OPERATORS, COPIES),
     since="0.1.0",
 )
+
+
+_FACTORIES: Final = frozenset(
+    (
+        *("arange", "empty", "eye", "full", "linspace", "ones"),
+        *("rand", "randint", "randn", "randperm", "zeros"),
+    )
+)
+"""Functions of torch that take ``device``, and whose operator has the same name."""
+_NUMBER_BYTES: Final = 8
 
 
 @dataclass(frozen=True)
@@ -142,6 +152,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
         n_bytes = bytes_of(events, copies)
         size = f" of {format_bytes(n_bytes / len(copies))}" if n_bytes else ""
         made_ns = covered_by(events, line_makers).total_ns
+        made_by = events.name_of(int(maker[is_of_line][0]))
 
         yield wait.finding(
             INFO,
@@ -152,19 +163,27 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
                 f"{time_per_step(ctx, made_ns)} and copied to the GPU "
                 f"{times_per_step(ctx, len(owners))}, which {wait.text}"
             ),
-            fix=(
-                "Create it on the GPU, as in `torch.zeros(n, device=x.device)`, or once before "
-                "the loop; a single number needs no tensor."
-            ),
+            fix=_suggest_fix(made_by, n_bytes // len(copies)),
             locations=(location,),
             rows=copies if ctx.has_device_work else owners,
             n=len(owners),
             evidence={
-                "made_by": events.name_of(int(maker[is_of_line][0])),
+                "made_by": made_by,
                 "made_ns": made_ns,
                 "bytes": n_bytes,
             },
         )
+
+
+def _suggest_fix(made_by: str, n_bytes: int) -> str:
+    """Return how to create a tensor of some size without a copy."""
+    name = made_by.removeprefix("aten::").rstrip("_")
+    factory = name if name in _FACTORIES else "zeros"
+    number = "; a single number needs no tensor" if 0 < n_bytes <= _NUMBER_BYTES else ""
+    return (
+        f"Create it on the GPU, as in `torch.{factory}(…, device=x.device)`, or once before the "
+        f"loop{number}."
+    )
 
 
 def _find_copies(ctx: Context) -> Syncs:

@@ -64,7 +64,7 @@ from profkit.rule import (
 INFO = RuleInfo(
     id="KER008",
     name="repeated-copies",
-    title="Tensors copied into another layout in every step",
+    title="Tensors copied into another layout",
     severity="warning",
     needs=(needs.OPERATORS, needs.DEVICE_WORK),
     since="0.1.0",

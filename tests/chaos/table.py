@@ -117,6 +117,7 @@ PROGRAMS: Final[dict[str, Program]] = {
     "sparse_adam": Program(40),
     "starts_subprocesses": Program(20),
     "step_in_backward": Program(40),
+    "tensor_parallel": Program(30, on_term=None, on_int=None, ranks=2),
     # An interrupt leaves its threads running, and how Python ends then is a race.
     "threads_train": Program(None, on_int=None),
     "tiny_modules": Program(3000),

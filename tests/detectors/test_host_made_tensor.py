@@ -44,6 +44,18 @@ def test_it_costs_the_idle_time_that_the_wait_leaves(found: Found) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("maker", "fix"),
+    [
+        ("aten::randn", "as in `torch.randn(…, device=x.device)`, or once before the loop."),
+        ("aten::lift_fresh", "as in `torch.zeros(…, device=x.device)`, or once before the loop."),
+    ],
+)
+def test_the_fix_names_the_function_that_made_it(found: Found, maker: str, fix: str) -> None:
+    (finding,) = found(training(maker=maker), RULE)
+    assert finding.fix.endswith(fix)
+
+
 def test_a_tensor_made_on_the_device_is_the_fix(found: Found) -> None:
     assert found(training(maker=None), RULE) == ()
 
