@@ -48,7 +48,7 @@ def test_it_costs_the_idle_time_that_the_wait_leaves(found: Found) -> None:
     ("maker", "fix"),
     [
         ("aten::randn", "as in `torch.randn(…, device=x.device)`, or once before the loop."),
-        ("aten::lift_fresh", "as in `torch.zeros(…, device=x.device)`, or once before the loop."),
+        ("aten::ones", "as in `torch.ones(…, device=x.device)`, or once before the loop."),
     ],
 )
 def test_the_fix_names_the_function_that_made_it(found: Found, maker: str, fix: str) -> None:
