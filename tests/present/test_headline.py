@@ -128,7 +128,7 @@ def test_incomplete_steps_are_counted() -> None:
 
 
 def test_the_highest_memory_cost_follows_the_highest_cost_in_time() -> None:
-    assert headline(reports.gpu_report()).endswith(
+    assert headline(reports.build_gpu_report()).endswith(
         "Highest memory cost: tensors are never freed at train.py:44 and 1 more line, "
         "1.50 MiB per step."
     )
@@ -432,7 +432,7 @@ def test_a_report_with_modules_or_without_operators_says_nothing_about_them(tmp_
     b = with_one_operator(stacks=True)
     with b.step(), b.module("Linear"):
         b.compute("aten::mm", 10_000)
-    reports_of = (analyze(b.write(tmp_path / "t.json")), reports.build_snapshot_report())
+    reports_of = (analyze(b.write(tmp_path / "t.json")), reports.snapshot_report())
     assert reports_of[0].summary.modules
     for report in reports_of:
         assert not any("nn.Module" in fact for fact in describe_recording(report, everything=True))
