@@ -432,7 +432,7 @@ def test_a_report_with_modules_or_without_operators_says_nothing_about_them(tmp_
     b = with_one_operator(stacks=True)
     with b.step(), b.module("Linear"):
         b.compute("aten::mm", 10_000)
-    reports_of = (analyze(b.write(tmp_path / "t.json")), reports.snapshot_report())
+    reports_of = (analyze(b.write(tmp_path / "t.json")), reports.build_snapshot_report())
     assert reports_of[0].summary.modules
     for report in reports_of:
         assert not any("nn.Module" in fact for fact in describe_recording(report, everything=True))

@@ -95,7 +95,7 @@ def test_a_report_with_notes_only_names_the_one_with_the_highest_cost() -> None:
 
 
 def test_a_failed_allocation_is_reported_with_its_size_and_reason() -> None:
-    assert headline(reports.snapshot_report()) == (
+    assert headline(reports.build_snapshot_report()) == (
         "cuda:0 has 34.2 GiB reserved and 33.2 GiB active (33.7 GiB at the peak). cuda:0: "
         "allocation of 3.91 GiB failed at train.py:21 with 3.75 GiB free on the device: PyTorch "
         "had enough free memory, but in separate blocks of at most 112 MiB."
@@ -112,7 +112,7 @@ def test_a_failed_allocation_is_reported_with_its_size_and_reason() -> None:
     ],
 )
 def test_each_reason_of_a_failed_allocation_has_a_text(reason: str | None, end: str) -> None:
-    report = reports.snapshot_report()
+    report = reports.build_snapshot_report()
     assert report.summary.memory is not None
     (device,) = report.summary.memory.devices
     other_device = replace(device, oom=(replace(device.oom[0], reason=reason),))
@@ -122,7 +122,7 @@ def test_each_reason_of_a_failed_allocation_has_a_text(reason: str | None, end: 
 
 
 def test_of_several_devices_the_one_with_most_reserved_memory_is_reported() -> None:
-    assert headline(reports.snapshot_report(3)).startswith(
+    assert headline(reports.build_snapshot_report(3)).startswith(
         "Of 3 devices cuda:2 has the most memory: 34.2 GiB reserved and 33.2 GiB active"
     )
 
@@ -156,7 +156,7 @@ def test_a_value_holds_until_the_next_sample() -> None:
 
 
 def test_shares_are_of_all_live_blocks_at_that_moment() -> None:
-    (at_oom,) = allocation_tables(reports.snapshot_report(), everything=False)
+    (at_oom,) = allocation_tables(reports.build_snapshot_report(), everything=False)
     assert at_oom.share(at_oom.sites[0]) == pytest.approx(14_300 / 34_000)
 
 
@@ -166,7 +166,7 @@ def test_an_unknown_use_is_shown_as_it_is() -> None:
 
 
 def test_a_snapshot_without_history_has_no_peak() -> None:
-    report = reports.snapshot_report()
+    report = reports.build_snapshot_report()
     assert report.summary.memory is not None
     (device,) = report.summary.memory.devices
     bare = replace(device, n_trace_events=0, oom=(), timeline=())
@@ -184,7 +184,7 @@ def test_a_snapshot_without_history_has_no_peak() -> None:
 
 
 def test_a_peak_that_reads_like_the_end_is_left_out() -> None:
-    report = reports.snapshot_report()
+    report = reports.build_snapshot_report()
     assert report.summary.memory is not None
     (device,) = report.summary.memory.devices
     level = replace(device, peak_active_bytes=device.active_bytes + 1, oom=())
@@ -208,12 +208,12 @@ def test_figures_that_end_before_the_program_are_shown_with_their_last_step() ->
 
 
 def test_a_snapshot_without_device_memory_says_so() -> None:
-    empty = replace(reports.snapshot_report(), summary=Summary(0), unchecked=())
+    empty = replace(reports.build_snapshot_report(), summary=Summary(0), unchecked=())
     assert headline(empty) == ("The snapshot contains no device memory. No problems found.")
 
 
 def test_free_memory_is_split_by_whether_it_can_be_released() -> None:
-    report = reports.snapshot_report()
+    report = reports.build_snapshot_report()
     assert report.summary.memory is not None
     (device,) = report.summary.memory.devices
     assert facts(report, everything=False)[1] == (
@@ -227,7 +227,7 @@ def test_free_memory_is_split_by_whether_it_can_be_released() -> None:
 
 
 def test_a_device_without_memory_and_a_history_of_one_entry_have_no_row() -> None:
-    report = reports.snapshot_report()
+    report = reports.build_snapshot_report()
     assert report.summary.memory is not None
     (device,) = report.summary.memory.devices
     nothing = tuple(MemoryPoint(k, None, 0, 0) for k in range(5))
@@ -254,7 +254,7 @@ def test_a_history_of_one_entry_has_no_peak(tmp_path: Path) -> None:
 
 
 def test_shares_at_the_peak_are_of_the_blocks_that_were_live_then() -> None:
-    report = reports.snapshot_report()
+    report = reports.build_snapshot_report()
     assert report.summary.memory is not None
     (device,) = report.summary.memory.devices
     # The history's own figure is of requests, and 500 MiB more than the live blocks.
@@ -267,7 +267,7 @@ def test_shares_at_the_peak_are_of_the_blocks_that_were_live_then() -> None:
 
 
 def test_the_headline_of_a_snapshot_names_uses_and_the_lines_of_the_largest() -> None:
-    report = reports.snapshot_report()
+    report = reports.build_snapshot_report()
     assert report.summary.memory is not None
     (device,) = report.summary.memory.devices
 

@@ -122,7 +122,7 @@ def test_the_page_of_a_small_recording_is_small() -> None:
             (made, ["Overview", "Findings", "Critical path", "Steps", "Memory", "Tables"])
             for made in (reports.build_gpu_report(), reports.build_cpu_report())
         ),
-        (reports.snapshot_report(), ["Overview", "Memory", "Findings"]),
+        (reports.build_snapshot_report(), ["Overview", "Memory", "Findings"]),
         (reports.watched_report(), ["Overview", "Findings", "Memory"]),
         (reports.empty_report(), ["Overview", "Findings"]),
     ],
@@ -242,7 +242,7 @@ def test_reports_are_named_by_rank_or_by_path() -> None:
 
 
 def test_a_combined_page_allows_every_inner_script() -> None:
-    pages = [page_of(reports.snapshot_report(n)) for n in (1, 2, 1)]
+    pages = [page_of(reports.build_snapshot_report(n)) for n in (1, 2, 1)]
     joined = html.together(pages)
     assert len(joined) < sum(map(len, pages))
     outer = Parts(joined)

@@ -40,7 +40,7 @@ REPORTS = {
     "gpu": reports.build_gpu_report(),
     "cpu": reports.build_cpu_report(),
     "watched": reports.watched_report(),
-    "snapshot": reports.snapshot_report(2),
+    "snapshot": reports.build_snapshot_report(2),
 }
 
 
