@@ -22,7 +22,7 @@ from profkit.index.device.cold_calls import find_cold_calls
 from profkit.index.device.idle import IdleByCause, host_activity, split_idle
 from profkit.index.device.streams import DeviceActivity, find_device_activity
 from profkit.index.device.syncs import Syncs, find_calls_by_profiler, find_syncs
-from profkit.index.distinct import distinct
+from profkit.index.distinct import distinct, marked
 from profkit.index.host.modules import ModuleTree, build_module_tree
 from profkit.index.host.nesting import (
     CallTree,
@@ -390,8 +390,7 @@ class Context:
 
     def nearest(self, rows: Rows | Int32s) -> Int32s:
         """Return the innermost of ``rows`` around each row, itself included. Shape ``(n,)``."""
-        is_row = np.zeros(len(self.events), dtype=np.bool_)
-        is_row[rows] = True
+        is_row = marked(rows, len(self.events))[:-1]
         return self.tree.nearest(is_row)
 
     def launched_by(self, rows: Rows) -> tuple[Rows, Int32s]:

@@ -15,7 +15,7 @@ from profkit.index.distinct import distinct, united
 from profkit.index.intervals import Intervals, covered_by, of_pairs, subtract
 from profkit.index.replay.critical_path import find_critical_path
 from profkit.model.change import ProgramChange, together
-from profkit.model.events import DEVICE_WORK, HOST_CALLS, NO_ROW, Category, Mask, Rows
+from profkit.model.events import DEVICE_WORK, HOST_CALLS, NO_ROW, Category, Int32s, Mask, Rows
 from profkit.model.finding import Finding, Unchecked
 from profkit.model.location import Location
 from profkit.model.what_if import AppliedChange, Combinations, PredictedTime, Prediction
@@ -293,7 +293,7 @@ def use_graphs(ctx: Context) -> tuple[AppliedChange, ProgramChange]:
     Raises:
         UsageError: The recording has no steps or no launches.
     """
-    launch = distinct(ctx.launches.launch[ctx.launches.launch != NO_ROW])
+    launch = distinct(ctx.launches.calls)
     step = ctx.step_of(launch) if len(launch) else launch
 
     if not len(ctx.steps):
@@ -315,7 +315,7 @@ def use_graphs(ctx: Context) -> tuple[AppliedChange, ProgramChange]:
     return applied, ProgramChange(host_time=spans, captured=captured)
 
 
-def _spans(ctx: Context, launch: Rows) -> Iterator[Intervals]:
+def _spans(ctx: Context, launch: Int32s) -> Iterator[Intervals]:
     """Yield the time from the first launch of each step to the end of its last one."""
     step, ends = ctx.step_of(launch), ctx.events.end_ns[launch]
     for number in distinct(step[step >= 0]).tolist():

@@ -3,6 +3,8 @@
 Busy time is the length of a union, never a sum: concurrent work on two streams counts once.
 """
 
+from collections.abc import Iterable
+from functools import reduce
 from itertools import chain
 from typing import Final
 
@@ -10,6 +12,7 @@ import numpy as np
 
 from profkit.dataclass import dataclass
 from profkit.index.distinct import distinct
+from profkit.index.ranges import expand_ranges
 from profkit.model.events import EventTable, Int32s, Int64s, Mask, Rows
 
 _CHUNK: Final = 1 << 18
@@ -31,6 +34,15 @@ class Intervals:
     def __len__(self) -> int:
         return len(self.starts_ns)
 
+    def __getitem__(self, chosen: Mask | Rows) -> "Intervals":
+        """Select some of the intervals, in their order."""
+        return Intervals(self.starts_ns[chosen], self.ends_ns[chosen])
+
+    @property
+    def lengths_ns(self) -> Int64s:
+        """Return the length of each interval. Shape ``(n,)``."""
+        return self.ends_ns - self.starts_ns
+
     @property
     def are_valid(self) -> bool:
         """Return whether intervals from a cache are disjoint and ascending."""
@@ -42,7 +54,7 @@ class Intervals:
     @property
     def total_ns(self) -> int:
         """Return the sum of the lengths."""
-        return int((self.ends_ns - self.starts_ns).sum())
+        return int(self.lengths_ns.sum())
 
     def pairs(self) -> tuple[tuple[int, int], ...]:
         """Return the (start, end) pairs."""
@@ -89,8 +101,7 @@ def covered_before(covered: Intervals, at_ns: Int64s) -> Int64s:
     if not len(covered):
         return np.zeros(len(at_ns), dtype=np.int64)
 
-    lengths = covered.ends_ns - covered.starts_ns
-    before = np.concatenate(([0], np.cumsum(lengths)))
+    before = np.concatenate(([0], np.cumsum(covered.lengths_ns)))
     place = np.searchsorted(covered.starts_ns, at_ns, side="right")
     beyond = np.maximum(0, covered.ends_ns[np.maximum(place - 1, 0)] - at_ns)
     return np.asarray(before[place] - np.where(place > 0, beyond, 0))
@@ -108,9 +119,7 @@ def intersect(a: Intervals, b: Intervals) -> Intervals:
     first = np.searchsorted(b.ends_ns, a.starts_ns, side="right")
     n_overlaps = np.maximum(np.searchsorted(b.starts_ns, a.ends_ns, side="left") - first, 0)
     of_a = np.repeat(np.arange(len(a)), n_overlaps)
-    of_b = np.arange(len(of_a)) + np.repeat(
-        first - (np.cumsum(n_overlaps) - n_overlaps), n_overlaps
-    )
+    of_b = expand_ranges(first, n_overlaps)
 
     starts = np.maximum(a.starts_ns[of_a], b.starts_ns[of_b])
     return Intervals(starts, np.minimum(a.ends_ns[of_a], b.ends_ns[of_b]))
@@ -127,6 +136,11 @@ def subtract(a: Intervals, b: Intervals) -> Intervals:
 def unite(a: Intervals, b: Intervals) -> Intervals:
     """Return the time that at least one of the two covers."""
     return union(np.concatenate((a.starts_ns, b.starts_ns)), np.concatenate((a.ends_ns, b.ends_ns)))
+
+
+def unite_all(parts: Iterable[Intervals]) -> Intervals:
+    """Return the time that at least one of several sets covers."""
+    return reduce(unite, parts, EMPTY)
 
 
 def complement(covered: Intervals, start_ns: int, end_ns: int) -> Intervals:

@@ -5,17 +5,9 @@ from functools import cached_property
 import numpy as np
 
 from profkit.dataclass import dataclass
+from profkit.index.distinct import marked
 from profkit.index.runtime_calls import EXPLICIT_SYNC, LAUNCH
-from profkit.model.events import (
-    HOST_CALLS,
-    MISSING,
-    NO_ROW,
-    Category,
-    EventTable,
-    Int32s,
-    Int64s,
-    Rows,
-)
+from profkit.model.events import MISSING, NO_ROW, Category, EventTable, Int32s, Int64s, Rows
 
 
 @dataclass(frozen=True)
@@ -34,6 +26,15 @@ class Launches:
     work: Rows
     launch: Int32s
     op: Int32s
+
+    @cached_property
+    def calls(self) -> Int32s:
+        """Return the rows of the known launches, once per piece of device work."""
+        return np.asarray(self.launch[self.launch != NO_ROW])
+
+    def of(self, rows: Rows | Int32s) -> Int32s:
+        """Return the launch of some device work, or :data:`NO_ROW`. Shape of ``rows``."""
+        return self.launch[np.searchsorted(self.work, rows)]
 
     @cached_property
     def orphans(self) -> Rows:
@@ -87,9 +88,8 @@ def _find_launching_calls(events: EventTable) -> Rows:
     A SYCL call, the driver call within it and the wait that ends it share one correlation. The
     outermost call launched, never the wait.
     """
-    may_launch = np.isin(events.category, HOST_CALLS)
-    may_launch[EXPLICIT_SYNC.rows(events)] = False
-    calls = np.flatnonzero(may_launch)
+    calls = events.host_calls
+    calls = calls[~marked(EXPLICIT_SYNC.rows(events), len(events))[calls]]
     return calls[np.argsort(events.ts_ns[calls], kind="stable")]
 
 

@@ -9,6 +9,7 @@ from typing import Final
 import numpy as np
 
 from profkit.index.distinct import by_number
+from profkit.index.ranges import expand_ranges
 from profkit.model.events import NO_ROW, Int32s, Int64s, Rows
 from profkit.model.timeline import Level, Slices
 
@@ -64,7 +65,7 @@ def merge(slices: Slices, group: Rows) -> Slices:
 
     sizes = sizes[groups]
     begins = np.cumsum(sizes) - sizes
-    place = np.arange(int(sizes.sum())) + np.repeat(group[groups] - begins, sizes)
+    place = expand_ranges(group[groups], sizes)
 
     # A group has the site of its longest slice.
     lengths = slices.longest_ns[place]

@@ -1,11 +1,13 @@
 """Kinds of calls to the vendors' runtimes and drivers, by name."""
 
 import re
-from typing import Final
+from collections.abc import Callable
+from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 
-from profkit.model.events import HOST_CALLS, Category, EventTable, Mask, Rows
+from profkit.model.events import HOST_CALLS, Category, EventTable, Int32s, Mask, Rows
 from profkit.model.torch_names import OPTIMIZER_STEP
 from profkit.patterns import regex
 
@@ -112,6 +114,20 @@ def rows_named(events: EventTable, pattern: re.Pattern[str], *categories: Catego
             rows = events.rows_by_category[category]
             mask[rows] = named[events.name[rows]]
     return mask
+
+
+def map_names(
+    events: EventTable, rows: Rows | Int32s, value_of: Callable[[str], object], kind: npt.DTypeLike
+) -> npt.NDArray[Any]:
+    """Return a value of each row's name, computed once for each different name. Shape of ``rows``.
+
+    Args:
+        value_of: Returns the value of a name.
+        kind: The type of the values.
+    """
+    numbers, place = np.unique(events.name[rows], return_inverse=True)
+    values = [value_of(events.names[number]) for number in numbers.tolist()]
+    return np.asarray(np.array(values, dtype=kind)[place])
 
 
 def are_optimizer_steps(events: EventTable) -> Mask:

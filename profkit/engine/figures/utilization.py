@@ -10,9 +10,9 @@ from profkit.engine.windows import in_windows, windows_ns
 from profkit.index.compute.categories import PRODUCTS
 from profkit.index.compute.formulas import is_product
 from profkit.index.compute.peaks import Peak, Precision
-from profkit.index.distinct import distinct, marked, numbered
+from profkit.index.distinct import marked, numbered
 from profkit.index.host.source import backward_rows
-from profkit.index.runtime_calls import rows_named
+from profkit.index.runtime_calls import map_names, rows_named
 from profkit.index.sums import sum_by_key
 from profkit.model.events import NO_ROW, Category, Mask, Rows
 from profkit.model.report import FlopSummary, PeakFlops
@@ -31,9 +31,7 @@ Source: Kaplan et al., "Scaling Laws for Neural Language Models" (2020), 2.1.
 
 def summarize_flops(ctx: Context, work: TimedWork) -> FlopSummary | None:
     """Sum the FLOPs of the steps; None if neither shapes nor tokens are known."""
-    names = ctx.events.name[work.rows]
-    kinds = {name: is_product(ctx.events.names[name]) for name in distinct(names).tolist()}
-    products = np.flatnonzero([kinds[name] for name in names.tolist()])
+    products = np.flatnonzero(map_names(ctx.events, work.rows, is_product, np.bool_))
     products = products[in_windows(ctx, work.rows[products])]
 
     time_ns, flops = windows_ns(ctx), int(work.flops[products].sum())

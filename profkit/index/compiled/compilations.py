@@ -14,7 +14,7 @@ from profkit.dataclass import dataclass
 from profkit.index.distinct import distinct
 from profkit.index.host.nesting import CallTree
 from profkit.index.intervals import complement, union
-from profkit.index.runtime_calls import rows_named
+from profkit.index.runtime_calls import map_names, rows_named
 from profkit.model.events import NO_ROW, Category, EventTable, Int32s, Int64s, Mask, Rows
 from profkit.model.torch_names import (
     COMPILE_ID,
@@ -130,10 +130,12 @@ def _find_next_runs(events: EventTable, rows: Rows) -> dict[int, str]:
 
 def _numbers_of(events: EventTable, rows: Rows) -> tuple[str, ...]:
     """Return the compile id of each run."""
-    names, place = np.unique(events.name[rows], return_inverse=True)
-    matches = (COMPILED_REGION.match(events.names[name]) for name in names.tolist())
-    numbers = [(match["number"] or "") if match is not None else "" for match in matches]
-    return tuple(numbers[at] for at in place.tolist())
+
+    def find_number(name: str) -> str:
+        match = COMPILED_REGION.match(name)
+        return "" if match is None else match["number"] or ""
+
+    return tuple(map_names(events, rows, find_number, np.object_).tolist())
 
 
 def find_compiled_runs(events: EventTable, tree: CallTree) -> CompiledRuns:

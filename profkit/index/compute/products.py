@@ -6,10 +6,11 @@ from typing import Final
 import numpy as np
 
 from profkit.dataclass import dataclass
+from profkit.index.columns import Columns
 from profkit.index.compute.inputs import ELEMENT_BYTES, parse_inputs
 from profkit.index.compute.op_work import UNKNOWN, OpWork
 from profkit.index.launches import Launches
-from profkit.index.runtime_calls import rows_named
+from profkit.index.runtime_calls import map_names, rows_named
 from profkit.model.events import MISSING, NO_ROW, Category, EventTable, Int64s, Mask, Rows
 from profkit.patterns import regex
 
@@ -25,7 +26,7 @@ CUDA cores (``cutlass3x_sm100_simt_sgemm_…_align1``) do not."""
 
 
 @dataclass(frozen=True)
-class Products:
+class Products(Columns):
     """Matrix products that ran as one kernel each: (batch, m, k) times (batch, k, n).
 
     Attributes:
@@ -47,19 +48,6 @@ class Products:
     kind: Int64s
     kinds: tuple[str, ...]
     shapes: Int64s
-
-    def select(self, mask: Mask) -> "Products":
-        """Select the products of a mask of shape ``(p,)``."""
-        return Products(
-            self.rows[mask],
-            self.kernel[mask],
-            self.sizes[mask],
-            self.flops[mask],
-            self.n_bytes[mask],
-            self.kind[mask],
-            self.kinds,
-            self.shapes[mask],
-        )
 
     @property
     def element_bytes(self) -> Int64s:
@@ -138,9 +126,7 @@ def find_misaligned(events: EventTable, matmuls: Products) -> Mask:
     element_bytes = matmuls.element_bytes
     # Only k and n are lengths of rows, unless a factor is transposed.
     is_odd = pad(matmuls.sizes, element_bytes) != matmuls.sizes
-    names, place = np.unique(events.name[matmuls.kernel], return_inverse=True)
-    loads = np.array([_loads(events.names[name]) for name in names.tolist()], dtype=np.int64)
-    loaded_elements = loads.reshape(-1)[place]
+    loaded_elements = map_names(events, matmuls.kernel, _loads, np.int64)
 
     is_below = (loaded_elements * element_bytes < LOAD_BYTES) & is_odd.any(axis=1)
     return np.asarray(np.where(loaded_elements == UNKNOWN, is_odd[:, 1:].any(axis=1), is_below))

@@ -1,11 +1,11 @@
 """Attention that runs as two batched matrix products with a softmax between them."""
 
-import re
 from typing import Final
 
 import numpy as np
 
 from profkit.dataclass import dataclass
+from profkit.index.device.elementwise import plain_copies
 from profkit.index.distinct import distinct
 from profkit.index.host.nesting import CallTree
 from profkit.index.host.source import find_forward_of_backward
@@ -22,7 +22,6 @@ _ELEMENTWISE: Final = regex(
     r"|all)_?$"
 )
 """Operators between the products: scale, mask, cast, dropout; ``copy_`` also for other layouts."""
-_CAST: Final = regex(r"^aten::_to_copy$")
 _MAX_BETWEEN: Final = 8
 """Most kernels on either side of the softmax: scale, position bias, mask, their casts, dropout."""
 
@@ -118,8 +117,7 @@ def _add_backward(
     if not softmax:
         return Attentions(*(np.zeros(0, dtype=np.intp) for _ in range(5)))
 
-    is_cast = tree.nearest(rows_named(events, _CAST, Category.OP)) != NO_ROW
-    is_layout = rows_named(events, re.compile(r"^aten::copy_$"), Category.OP) & ~is_cast
+    is_layout = plain_copies(events, tree)
     has_op = launches.op != NO_ROW
     maker = np.where(has_op, find_forward_of_backward(events, tree)[launches.op], NO_ROW)
 

@@ -1,13 +1,12 @@
 """Where the steps' time was spent: disjoint parts that add up exactly."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from functools import reduce
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from profkit.index.device.idle import HOST_CAUSES, IdleByCause
 from profkit.index.device.streams import DeviceActivity
-from profkit.index.host.steps import data_waits
+from profkit.index.host.steps import data_waits, program_ops
 from profkit.index.intervals import (
     EMPTY,
     Intervals,
@@ -17,11 +16,12 @@ from profkit.index.intervals import (
     subtract,
     union,
     unite,
+    unite_all,
 )
 from profkit.index.runtime_calls import rows_named
 from profkit.model.events import Category, EventTable, Int64s
 from profkit.model.report import Breakdown, StepPart, TimePart
-from profkit.model.torch_names import BACKWARD, FRAMING, OPTIMIZER
+from profkit.model.torch_names import BACKWARD, OPTIMIZER
 
 
 def partition_time(window: Intervals, parts: Mapping[str, Intervals]) -> dict[str, Intervals]:
@@ -107,19 +107,19 @@ def split_device(
         host: Result of :func:`~profkit.index.device.idle.host_activity`.
         unrecorded: Time in which a device worked on something that is not in the recording.
     """
-    busy = _union_of(device.busy for device in devices)
+    busy = unite_all(device.busy for device in devices)
     parts = {
-        "compute": _union_of(device.compute for device in devices),
-        "communication": _union_of(device.communication for device in devices),
+        "compute": unite_all(device.compute for device in devices),
+        "communication": unite_all(device.communication for device in devices),
         "copy": busy,
         "unrecorded": unrecorded,
     }
 
     # Outside of every device's span nothing waits for a launch, so only the host's causes apply.
     by_cause = [dict(device_idle.items()) for device_idle in idle]
-    spans = _union_of(unite(device.busy, device.idle) for device in devices)
+    spans = unite_all(unite(device.busy, device.idle) for device in devices)
     for cause in (*HOST_CAUSES, "host", "launch", "device", "unknown"):
-        within = _union_of(causes[cause] for causes in by_cause)
+        within = unite_all(causes[cause] for causes in by_cause)
         outside = subtract(host.get(cause, EMPTY), spans)
         parts[f"idle-{cause}"] = subtract(unite(within, outside), busy)
     return parts
@@ -127,7 +127,7 @@ def split_device(
 
 def split_host(events: EventTable) -> dict[str, Intervals]:
     """Split the time by host activity, for a recording without devices."""
-    is_op = (events.category == Category.OP) & ~rows_named(events, FRAMING, Category.OP)
+    is_op = program_ops(events)
     optimizer = rows_named(events, OPTIMIZER, Category.OP, Category.ANNOTATION)
     backward = is_op & rows_named(events, BACKWARD, Category.OP)
     in_backward = covered_by(events, np.flatnonzero(backward))
@@ -152,10 +152,6 @@ def _exclude_closures(optimizer: Intervals, backward: Intervals) -> Intervals:
     last = np.searchsorted(backward.ends_ns, optimizer.ends_ns, side="right") - 1
     closed_ns = np.where(last >= 0, backward.ends_ns[np.maximum(last, 0)], 0)
     return union(np.maximum(optimizer.starts_ns, closed_ns), optimizer.ends_ns)
-
-
-def _union_of(parts: Iterator[Intervals]) -> Intervals:
-    return reduce(unite, parts, EMPTY)
 
 
 def _per_step(ns: int, n_steps: int) -> int | None:

@@ -46,7 +46,7 @@ def launch_queue(events: EventTable, launches: Launches, work: Rows) -> CounterS
     Args:
         work: Rows of device work to count; work without a launch in the trace is ignored.
     """
-    launch = launches.launch[np.searchsorted(launches.work, work)]
+    launch = launches.of(work)
     has_launch = launch != NO_ROW
     starts = events.ts_ns[work[has_launch]]
     # Host and device clocks may differ slightly: no work starts before its launch.

@@ -22,6 +22,12 @@ def elementwise_kernels(events: EventTable) -> Mask:
     return rows_named(events, _ELEMENTWISE, Category.KERNEL)
 
 
+def plain_copies(events: EventTable, tree: CallTree) -> Mask:
+    """Return which rows are copies that are not part of a cast. Shape ``(n,)``."""
+    is_cast = tree.nearest(rows_named(events, _CAST, Category.OP)) != NO_ROW
+    return np.asarray(rows_named(events, _COPY, Category.OP) & ~is_cast)
+
+
 def find_layout_copies(events: EventTable, tree: CallTree, launches: Launches) -> tuple[Rows, Rows]:
     """Find kernels that copy a tensor into another layout because the program asks for one.
 
@@ -35,11 +41,8 @@ def find_layout_copies(events: EventTable, tree: CallTree, launches: Launches) -
     if not is_layout.any():
         return np.zeros(0, dtype=np.intp), np.zeros(0, dtype=np.intp)
 
-    called = tree.outermost_op
-    is_cast = tree.nearest(rows_named(events, _CAST, Category.OP)) != NO_ROW
-    is_copy = rows_named(events, _COPY, Category.OP) & ~is_cast
-    op = launches.op
-    is_layout_copy = (op != NO_ROW) & is_copy[op] & is_layout[called[op]]
+    op, called = launches.op, tree.outermost_op
+    is_layout_copy = (op != NO_ROW) & plain_copies(events, tree)[op] & is_layout[called[op]]
     is_layout_copy &= events.category[launches.work] == Category.KERNEL
     return launches.work[is_layout_copy], called[op[is_layout_copy]].astype(np.intp)
 
@@ -57,12 +60,9 @@ def find_fusible_chains(
     order = launches.in_order(events)
     work, op = launches.work[order], launches.op[order]
 
-    optimizer = are_optimizer_steps(events)
-    is_cast = tree.nearest(rows_named(events, _CAST, Category.OP)) != NO_ROW
-    is_copy = rows_named(events, _COPY, Category.OP) & ~is_cast
-    is_fusible = (
-        elementwise_kernels(events)[work] & ~is_copy[op] & (tree.nearest(optimizer)[op] == NO_ROW)
-    )
+    in_optimizer = tree.nearest(are_optimizer_steps(events)) != NO_ROW
+    is_fusible = elementwise_kernels(events)[work]
+    is_fusible &= ~plain_copies(events, tree)[op] & ~in_optimizer[op]
 
     lane, stream = events.lane[launches.launch[order]], events.stream.at(work)
     # A kernel joins a chain if it follows another on the same thread and stream.
@@ -72,6 +72,6 @@ def find_fusible_chains(
     )
     joins &= stream != MISSING
 
-    chain = np.cumsum(~joins)
+    chain = np.cumsum(~joins, dtype=np.intp)
     is_fusible &= joins | np.append(joins[1:], False)
     return work[is_fusible], chain[is_fusible]

@@ -31,7 +31,7 @@ from profkit.index.intervals import (
 from profkit.index.launches import Launches
 from profkit.index.runtime_calls import ALLOCATOR
 from profkit.model.device_summary import IdleCause
-from profkit.model.events import NO_ROW, Category, EventTable, Mask
+from profkit.model.events import NO_ROW, Category, EventTable, Rows
 
 HOST_CAUSES: Final = ("sync", "data", "allocator", "overhead")
 """Causes on the host's side, in order of precedence."""
@@ -80,12 +80,7 @@ def split_idle(
         unrecorded: Time of unrecorded work on the device, which is not idle.
     """
     gaps = subtract(activity.idle, unrecorded)
-    order = np.argsort(events.ts_ns[activity.rows], kind="stable")
-    rows = activity.rows[order]
-
-    # The work that ends a gap starts exactly at its end.
-    ending = rows[np.searchsorted(events.ts_ns[rows], gaps.ends_ns)]
-    place = np.searchsorted(launches.work, ending)
+    place = np.searchsorted(launches.work, _find_ending_work(events, activity, gaps))
     launch, done_ns = launches.launch[place], launched_ns(events, launches)[place]
     has_launch = launch != NO_ROW
     is_late = has_launch & (done_ns > gaps.starts_ns)
@@ -96,8 +91,8 @@ def split_idle(
     launch_ns = np.clip(began_ns, gaps.starts_ns, gaps.ends_ns)
 
     causes = {
-        "unknown": _select(gaps, ~has_launch),
-        "device": _select(gaps, has_launch & ~is_late),
+        "unknown": gaps[~has_launch],
+        "device": gaps[has_launch & ~is_late],
         "launch": union(launch_ns[is_late], gaps.ends_ns[is_late]),
     }
 
@@ -109,8 +104,10 @@ def split_idle(
     return IdleByCause(host=late_time, **causes)
 
 
-def _select(intervals: Intervals, mask: Mask) -> Intervals:
-    return Intervals(intervals.starts_ns[mask], intervals.ends_ns[mask])
+def _find_ending_work(events: EventTable, device: DeviceActivity, gaps: Intervals) -> Rows:
+    """Find the work that ends each gap: the first that starts at its end. Shape of ``gaps``."""
+    rows = device.rows[np.argsort(events.ts_ns[device.rows], kind="stable")]
+    return rows[np.searchsorted(events.ts_ns[rows], gaps.ends_ns)]
 
 
 def find_waits_for_launches(
@@ -127,17 +124,15 @@ def find_waits_for_launches(
         max_launch_ns: Longest time from one launch of work of the device to the next, between the
             ends of the calls, that counts.
     """
-    launch = launches.launch[np.searchsorted(launches.work, device.rows)]
+    launch = launches.of(device.rows)
     done_ns = distinct(events.end_ns[launch[launch != NO_ROW]])
     is_late = np.diff(done_ns, prepend=done_ns[:1]) > max_launch_ns
 
     gaps = device.idle
-    order = np.argsort(events.ts_ns[device.rows], kind="stable")
-    starts = events.ts_ns[device.rows[order]]
-    ending = launch[order][np.searchsorted(starts, gaps.ends_ns)]
+    ending = launches.of(_find_ending_work(events, device, gaps))
 
     # A launch long after the one before it is late for a reason of the program.
     counts = np.zeros(len(gaps), dtype=np.bool_)
     has_launch = ending != NO_ROW
     counts[has_launch] = ~is_late[np.searchsorted(done_ns, events.end_ns[ending[has_launch]])]
-    return intersect(unite(causes.host, causes.launch), _select(gaps, counts))
+    return intersect(unite(causes.host, causes.launch), gaps[counts])

@@ -11,7 +11,9 @@ from typing import Final, Literal
 import numpy as np
 
 from profkit.dataclass import dataclass
+from profkit.index.columns import Columns
 from profkit.index.launches import Launches
+from profkit.index.runtime_calls import map_names
 from profkit.model.events import NO_ROW, EventTable, Int32s, Mask, Rows
 from profkit.patterns import regex
 
@@ -71,7 +73,7 @@ def is_bfloat16_on_cuda_cores(kernel: str) -> bool:
 
 
 @dataclass(frozen=True)
-class Matmuls:
+class Matmuls(Columns):
     """Kernels that multiply float32 matrices, or bfloat16 matrices on CUDA cores.
 
     Attributes:
@@ -87,10 +89,6 @@ class Matmuls:
     is_tf32: Mask
     by_cudnn: Mask
 
-    def select(self, mask: Mask) -> "Matmuls":
-        """Select the kernels of a mask of shape ``(k,)``."""
-        return Matmuls(self.rows[mask], self.op[mask], self.is_tf32[mask], self.by_cudnn[mask])
-
 
 def float32_matmuls(events: EventTable, launches: Launches) -> Matmuls:
     """Find float32 matmuls, except in linear algebra such as factorizations."""
@@ -105,14 +103,9 @@ def bfloat16_matmuls(events: EventTable, launches: Launches) -> Matmuls:
 def _find_matmuls(
     events: EventTable, launches: Launches, is_wanted: Callable[[str], bool]
 ) -> Matmuls:
-    rows, op = launches.work, launches.op
-
-    # Kernels have few different names, and each is searched once.
-    numbers, place = np.unique(events.name[rows], return_inverse=True)
-    names = [events.names[number] for number in numbers.tolist()]
-    is_matmul = np.array([is_wanted(name) for name in names], dtype=np.bool_)[place]
-    is_tf32 = np.array([matmul_precision(name) == "tf32" for name in names], dtype=np.bool_)[place]
-    rows, op, is_tf32 = rows[is_matmul], op[is_matmul], is_tf32[is_matmul]
+    is_matmul = map_names(events, launches.work, is_wanted, np.bool_)
+    rows, op = launches.work[is_matmul], launches.op[is_matmul]
+    is_tf32 = map_names(events, rows, lambda name: matmul_precision(name) == "tf32", np.bool_)
 
     # A kernel that no known operator launched is judged by its own name.
     by_cudnn = np.where(
@@ -127,6 +120,4 @@ def _find_matmuls(
 
 def _named(events: EventTable, rows: Rows | Int32s, pattern: re.Pattern[str]) -> Mask:
     """Return which rows have a matching name, meaningless for :data:`NO_ROW`. Shape of ``rows``."""
-    numbers, place = np.unique(events.name[rows], return_inverse=True)
-    matches = (pattern.search(events.names[number]) is not None for number in numbers.tolist())
-    return np.fromiter(matches, np.bool_, len(numbers))[place]
+    return map_names(events, rows, lambda name: pattern.search(name) is not None, np.bool_)

@@ -5,6 +5,7 @@ from typing import Final
 
 import numpy as np
 
+from profkit.index.runtime_calls import map_names
 from profkit.model.events import EventTable, Float64s, Int32s, Int64s, Mask, Rows
 from profkit.patterns import regex
 
@@ -59,10 +60,7 @@ def names_cuda_cores(name: str) -> bool:
 
 def tensor_core_rows(events: EventTable, rows: Rows | Int32s) -> Mask:
     """Return which kernels have a name that shows tensor cores. Shape of ``rows``."""
-    # Kernels have few different names, and each is searched once.
-    numbers, place = np.unique(events.name[rows], return_inverse=True)
-    uses = [names_tensor_cores(events.names[number]) for number in numbers.tolist()]
-    return np.array(uses, dtype=np.bool_)[place]
+    return map_names(events, rows, names_tensor_cores, np.bool_)
 
 
 def mean_by_time(figures: Float64s, dur_ns: Int64s) -> float | None:

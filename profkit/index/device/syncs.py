@@ -8,7 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from profkit.dataclass import dataclass
-from profkit.index.distinct import are_among, common, distinct, united
+from profkit.index.columns import Columns
+from profkit.index.distinct import are_among, common, distinct, marked, united
 from profkit.index.host.nesting import CallTree
 from profkit.index.launches import Launches
 from profkit.index.runtime_calls import (
@@ -81,7 +82,7 @@ class SyncKind(IntEnum):
 
 
 @dataclass(frozen=True)
-class Syncs:
+class Syncs(Columns):
     """Calls that block the host until a device has finished.
 
     Attributes:
@@ -107,10 +108,6 @@ class Syncs:
             and is_within(self.owner, 0, last)
             and is_within(self.copy, NO_ROW, last)
         )
-
-    def select(self, mask: Mask) -> "Syncs":
-        """Select the syncs of a mask of shape ``(k,)``."""
-        return Syncs(self.rows[mask], self.kind[mask], self.owner[mask], self.copy[mask])
 
     def of_kind(self, kind: SyncKind) -> "Syncs":
         """Select the syncs of one kind."""
@@ -154,8 +151,7 @@ def find_syncs(events: EventTable, tree: CallTree, launches: Launches) -> Syncs:
 
 def outermost_calls(events: EventTable, tree: CallTree, calls: Rows) -> Rows:
     """Select the calls that are not within another of them. Both ascending."""
-    is_call = np.zeros(len(events), dtype=np.bool_)
-    is_call[calls] = True
+    is_call = marked(calls, len(events))[:-1]
     return np.asarray(calls[tree.enclosing(is_call)[calls] == NO_ROW])
 
 
@@ -228,8 +224,7 @@ def find_calls_by_profiler(
         frame = tree.nearest(rows_named(events, _PROFILER, Category.PYTHON))[calls]
         return np.asarray((frame != NO_ROW) & (events.end_ns[calls] <= events.end_ns[frame]))
 
-    launched = launches.launch[launches.launch != NO_ROW]
-    last_ns = int(events.ts_ns[launched].max()) if len(launched) else 0
+    last_ns = int(events.ts_ns[launches.calls].max(initial=0))
     of_device = np.isin(calls, DEVICE_SYNC.rows(events))
     return np.asarray(of_device & (events.ts_ns[calls] > last_ns) & (tree.parent[calls] == NO_ROW))
 
@@ -239,8 +234,7 @@ def are_followed_by_work(events: EventTable, launches: Launches, calls: Rows) ->
 
     A synchronization without later work, such as at the end of a benchmark, delays nothing.
     """
-    launched = launches.launch[launches.launch != NO_ROW]
-    last_ns = int(events.ts_ns[launched].max(initial=0))
+    last_ns = int(events.ts_ns[launches.calls].max(initial=0))
     return np.asarray(events.end_ns[calls] <= last_ns)
 
 
@@ -249,9 +243,7 @@ def are_preceded_by_work(events: EventTable, launches: Launches, calls: Rows) ->
 
     The first synchronization of a benchmark only waits for work from before the recording.
     """
-    launched = launches.launch[launches.launch != NO_ROW]
-    never = np.iinfo(np.int64).max
-    first_ns = int(events.ts_ns[launched].min(initial=never))
+    first_ns = int(events.ts_ns[launches.calls].min(initial=np.iinfo(np.int64).max))
     return np.asarray(events.ts_ns[calls] > first_ns)
 
 
@@ -318,8 +310,7 @@ def _find_awaited_copies(
     copy_of_call[copy_calls] = copies
 
     # Without a copy of its own, a call waits for the launch right before it.
-    launching = distinct(launches.launch[launches.launch != NO_ROW])
-    before = _find_last_before(events, launching, rows)
+    before = _find_last_before(events, distinct(launches.calls), rows)
     in_same_op = (before != NO_ROW) & (op_of[rows] != NO_ROW) & (op_of[before] == op_of[rows])
     waited_for = np.where(in_same_op, copy_of_call[before], NO_ROW)
     return np.where(copy_of_call[rows] != NO_ROW, copy_of_call[rows], waited_for)

@@ -10,7 +10,7 @@ from profkit.index.host.nesting import CallTree
 from profkit.index.host.source import find_forward_of_backward
 from profkit.index.host.steps import NO_STEP, Steps
 from profkit.index.launches import Launches
-from profkit.index.runtime_calls import rows_named
+from profkit.index.runtime_calls import map_names, rows_named
 from profkit.model.events import MISSING, NO_ROW, Category, EventTable, Int32s, Mask, Rows
 from profkit.model.torch_names import BACKWARD
 from profkit.patterns import regex
@@ -117,10 +117,12 @@ def find_round_trips(
 
 def _find_kinds(events: EventTable, work: Rows) -> Int32s:
     """Find the type that each kernel casts to, as an index into the kinds."""
-    numbers, place = np.unique(events.name[work], return_inverse=True)
-    kinds = [find_cast_type(events.names[number]) for number in numbers.tolist()]
-    codes = [_NO_KIND if kind is None else _KINDS.index(kind) for kind in kinds]
-    return np.array(codes, dtype=np.int32)[place]
+
+    def number_kind(kernel: str) -> int:
+        kind = find_cast_type(kernel)
+        return _NO_KIND if kind is None else _KINDS.index(kind)
+
+    return map_names(events, work, number_kind, np.int32)
 
 
 def _find_owners(events: EventTable, tree: CallTree, op: Int32s) -> tuple[Int32s, Mask]:

@@ -242,7 +242,7 @@ class Work:
     @classmethod
     def of(cls, events: EventTable) -> "Work":
         """Find the operators of all threads, without marks of the loader and the optimizer."""
-        is_work = (events.category == Category.OP) & ~rows_named(events, FRAMING, Category.OP)
+        is_work = program_ops(events)
         # A recording of the device's activities alone has calls, but no operators.
         if not is_work.any():
             is_work = np.isin(events.category, HOST_CALLS)
@@ -257,6 +257,14 @@ def _count_between(at_ns: Int64s, starts_ns: Int64s, ends_ns: Int64s) -> Int64s:
     """Count the ascending moments in each period."""
     n_moments = np.searchsorted(at_ns, ends_ns) - np.searchsorted(at_ns, starts_ns)
     return np.asarray(np.maximum(n_moments, 0), dtype=np.int64)
+
+
+def program_ops(events: EventTable) -> Mask:
+    """Return which rows are operators, other than marks of the loader and the optimizer.
+
+    Shape ``(n,)``.
+    """
+    return np.asarray((events.category == Category.OP) & ~rows_named(events, FRAMING, Category.OP))
 
 
 def data_waits(events: EventTable) -> Rows:

@@ -7,6 +7,7 @@ import numpy as np
 
 from profkit.dataclass import dataclass
 from profkit.index.device.streams import DeviceActivity
+from profkit.index.distinct import marked
 from profkit.index.host.nesting import CallTree
 from profkit.index.host.steps import Steps
 from profkit.index.intervals import (
@@ -17,6 +18,7 @@ from profkit.index.intervals import (
     subtract,
     union,
     unite,
+    unite_all,
 )
 from profkit.index.launches import Launches
 from profkit.index.ranks.collectives import (
@@ -132,10 +134,7 @@ def _computed_before(devices: Sequence[DeviceActivity], at_ns: Int64s) -> Int64s
     """Return ``computed_ns`` of :class:`RankActivity`."""
     if not devices:
         return None
-    computing = EMPTY
-    for device in devices:
-        computing = unite(computing, device.compute)
-    return covered_before(computing, at_ns)
+    return covered_before(unite_all(device.compute for device in devices), at_ns)
 
 
 def _absolute(times: Intervals, base_ns: int) -> Intervals:
@@ -157,8 +156,7 @@ def _find_rare_kernels(trace: Trace, communication: Mask, n_steps: int) -> RareK
     longest[count > _MAX_PER_STEP * max(1, n_steps)] = 0
 
     names = np.argsort(-longest, kind="stable")[:_MAX_NAMES]
-    is_longest = np.zeros(len(longest), dtype=np.bool_)
-    is_longest[names[longest[names] > 0]] = True
+    is_longest = marked(names[longest[names] > 0], len(longest))
     rows = rows[is_longest[events.name[rows]]]
     rows = rows[np.argsort(events.ts_ns[rows], kind="stable")]
 
@@ -202,7 +200,6 @@ def _find_host_waits(
     rows = host_collectives(events)
     if not len(rows):
         return EMPTY
-    working = host_work_time(events, tree)
-    for device in devices:
-        working = unite(working, device.compute)
+    computing = unite_all(device.compute for device in devices)
+    working = unite(host_work_time(events, tree), computing)
     return find_exposed_waits(events, rows, working, start_ns, end_ns)

@@ -190,7 +190,7 @@ def _find_ops(
     events: EventTable, tree: CallTree, launches: Launches, kernels: Rows
 ) -> tuple[Int32s, Int32s]:
     """Find the operator with the arguments around each kernel's launch, and the launch."""
-    launch = launches.launch[np.searchsorted(launches.work, kernels)]
+    launch = launches.of(kernels)
     has_arguments = np.zeros(len(events), dtype=np.bool_)
     rows = events.collective.rows
     has_arguments[rows[events.category[rows] == Category.OP]] = True

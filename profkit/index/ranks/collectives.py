@@ -11,7 +11,7 @@ import numpy as np
 from profkit.index.device.streams import DeviceActivity
 from profkit.index.distinct import distinct
 from profkit.index.host.nesting import CallTree
-from profkit.index.host.steps import data_waits
+from profkit.index.host.steps import data_waits, program_ops
 from profkit.index.intervals import (
     EMPTY,
     Intervals,
@@ -24,9 +24,9 @@ from profkit.index.intervals import (
     unite,
 )
 from profkit.index.launches import Launches
-from profkit.index.runtime_calls import names_matching, rows_named
+from profkit.index.runtime_calls import map_names, names_matching, rows_named
 from profkit.model.events import NO_ROW, Category, EventTable, Int32s, Int64s, Mask, Rows
-from profkit.model.torch_names import COLLECTIVE, DEVICE_COLLECTIVE, FRAMING, HOST_COLLECTIVE
+from profkit.model.torch_names import COLLECTIVE, DEVICE_COLLECTIVE, HOST_COLLECTIVE
 from profkit.patterns import regex
 
 _LETTERS: Final = regex(r"[^a-z]")
@@ -71,7 +71,7 @@ def host_work_time(events: EventTable, tree: CallTree) -> Intervals:
     An operator that calls others may be waiting in between, so only innermost operators count.
     Operators called by a collective are part of it.
     """
-    is_op = (events.category == Category.OP) & ~rows_named(events, FRAMING, Category.OP)
+    is_op = program_ops(events)
     calls_others = np.zeros(len(events), dtype=np.bool_)
     above = tree.enclosing(is_op)[is_op]
     calls_others[above[above != NO_ROW]] = True
@@ -144,7 +144,7 @@ def find_late_launch_time(
     kernels = kernels[np.argsort(events.ts_ns[kernels], kind="stable")]
     place = np.searchsorted(events.ts_ns[kernels], gaps.ends_ns)
     ending = kernels[np.minimum(place, len(kernels) - 1)]
-    launch = launches.launch[np.searchsorted(launches.work, ending)]
+    launch = launches.of(ending)
 
     # Without a known launch there is nothing to blame, so the gap counts as a wait.
     has_launch = (place < len(kernels)) & (launch != NO_ROW)
@@ -243,9 +243,8 @@ def collective_kind(name: str) -> str:
 
 def collective_kinds(events: EventTable, rows: Rows | Int32s) -> list[str]:
     """Return the kind of each collective, as long as ``rows``."""
-    numbers = events.name[rows]
-    kinds = {number: collective_kind(events.names[number]) for number in distinct(numbers).tolist()}
-    return [kinds[number] for number in numbers.tolist()]
+    kinds: list[str] = map_names(events, rows, collective_kind, np.object_).tolist()
+    return kinds
 
 
 _COMMUNICATION: Final = regex(

@@ -6,7 +6,8 @@ import numpy as np
 
 from profkit.dataclass import dataclass
 from profkit.index.device.streams import device_of
-from profkit.index.distinct import distinct
+from profkit.index.device.syncs import TO_DEVICE, copies_named
+from profkit.index.distinct import distinct, marked
 from profkit.index.host.nesting import CallTree
 from profkit.index.intervals import Intervals, covered_by, inside, subtract, union, unite
 from profkit.index.launches import Launches
@@ -19,7 +20,6 @@ _FRAME: Final = regex(
     r"(^|[/\\])torch[/\\]nn[/\\]parallel[/\\]data_parallel\.py\(\d+\): (forward|data_parallel)$"
 )
 _SCATTER: Final = regex(r"^Scatter$")
-_TO_DEVICE: Final = regex(r"HtoD|(Pageable|Pinned|Host) -> Device")
 _NEVER: Final = int(np.iinfo(np.int64).max)
 
 
@@ -92,9 +92,7 @@ def measure_data_parallel(
         is_overhead &= inside(own_time, events.ts_ns[launch])
 
     # Inputs have to reach the device without DataParallel too.
-    of_inputs = (events.category[work] == Category.MEMCPY) & names_matching(events, _TO_DEVICE)[
-        events.name[work]
-    ]
+    of_inputs = copies_named(events, launches, TO_DEVICE)[has_launch]
     own_time = subtract(own_time, covered_by(events, distinct(launch[is_overhead & of_inputs])))
 
     n_devices = len(distinct(device_of(events, launched)))
@@ -117,8 +115,7 @@ def _find_replica_time(events: EventTable, launch: Rows, calls: Rows) -> Interva
 def _find_time_before_module(events: EventTable, tree: CallTree, calls: Rows) -> Intervals:
     """Find the time of each call until its inputs are scattered, or else its first operator."""
     is_op = events.category == Category.OP
-    is_call = np.zeros(len(events), dtype=np.bool_)
-    is_call[calls] = True
+    is_call = marked(calls, len(events))[:-1]
 
     around = tree.nearest(is_call)
     top: Mask = is_op & (around != NO_ROW) & ~is_call & (tree.enclosing(is_op & ~is_call) == NO_ROW)

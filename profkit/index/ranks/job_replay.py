@@ -24,6 +24,7 @@ from typing import Final
 import numpy as np
 
 from profkit.dataclass import dataclass
+from profkit.index.columns import Columns
 from profkit.index.intervals import (
     Intervals,
     clip,
@@ -37,6 +38,7 @@ from profkit.index.intervals import (
 from profkit.index.ranks.activity import OVERLAP_NS, RankActivity
 from profkit.index.ranks.collectives import late_end_ns
 from profkit.index.ranks.matching import MIN_TOLERANCE_NS, Matches, number_rows
+from profkit.index.sums import median_by_key
 from profkit.model.events import Float64s, Int32s, Int64s, Mask, Rows
 
 MAX_JOINS: Final = 200_000
@@ -53,12 +55,12 @@ class RankChange:
 
     Attributes:
         ranks: Which ranks, by index, take the mean of all ranks instead of their own time.
-        medians: Which ones take the median of the other ranks, where that is shorter.
         medians: Which ranks take the median of their peers, where that is shorter.
         transfers: Whether transfers take the median of transfers of the same kind, use and size.
         links: Matched collectives, by number, whose transfers take that median.
         bandwidths: Matched collectives, and by how much their transfers are faster.
-            joins it itself.
+        waits: Whether ranks wait for each other. If not, each goes on as if the others had joined
+            when it joins itself.
         idle: Whether ranks are also idle where the recording does not show why.
     """
 
@@ -72,7 +74,7 @@ class RankChange:
 
 
 @dataclass(frozen=True)
-class _Joins:
+class _Joins(Columns):
     """Where ranks join collectives, rank by rank. Shape ``(n,)`` each.
 
     Attributes:
@@ -96,10 +98,6 @@ class _Joins:
     what: Int64s
     is_send: Mask
     on_host: Mask
-
-    def select(self, chosen: Rows) -> "_Joins":
-        """Select some of the joins."""
-        return _Joins(*(getattr(self, name)[chosen] for name in self.__dataclass_fields__))
 
     @classmethod
     def concatenate(cls, parts: "Sequence[_Joins]") -> "_Joins":
@@ -202,16 +200,8 @@ class JobReplay:
     @cached_property
     def _usual_transfers(self) -> Float64s:
         """Return the median transfer of the same kind, use and size. Shape ``(joins,)``."""
-        # Medians of many groups at once: sort by value, then take the middle of each group.
-        order = np.lexsort((self.transfer_ns, self.what))
-        first = np.flatnonzero(np.diff(self.what[order], prepend=-1))
-        n_joins = np.diff(np.append(first, len(order)))
-        ordered = self.transfer_ns[order]
-        median = (ordered[first + (n_joins - 1) // 2] + ordered[first + n_joins // 2]) / 2
-
-        changed = np.empty_like(ordered)
-        changed[order] = np.repeat(median, n_joins)
-        return changed
+        n = int(self.what.max(initial=-1)) + 1
+        return np.asarray(median_by_key(n, self.what, self.transfer_ns)[self.what])
 
     def _change_own_time(self, change: RankChange) -> Float64s:
         """Return the own time before each moment with a change. Shape ``(moments,)``."""

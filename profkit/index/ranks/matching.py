@@ -16,9 +16,11 @@ import numpy.typing as npt
 
 from profkit.dataclass import dataclass
 from profkit.index.distinct import distinct
+from profkit.index.ranges import expand_ranges, find_runs
 from profkit.index.ranks.calls import POINT_TO_POINT
 from profkit.index.ranks.clocks import MAD_TO_SIGMA, Clocks, EndDifferences, compare_clocks
 from profkit.index.ranks.job_calls import NO_TEXT, JobCalls, RankCalls
+from profkit.index.sums import median_by_key
 from profkit.model.events import MISSING, Int32s, Int64s, Mask, Rows
 
 SYNCHRONIZING: Final = ("all-reduce", "reduce-scatter", "all-gather", "all-to-all", "barrier")
@@ -83,7 +85,7 @@ class Matches:
 
     def calls_of(self, collectives: Rows) -> Rows:
         """Return rows of the calls of some collectives, one after the other."""
-        return self.members[_expand_ranges(self.first[collectives], self.sizes[collectives])]
+        return self.members[expand_ranges(self.first[collectives], self.sizes[collectives])]
 
     @property
     def n_calls(self) -> int:
@@ -135,14 +137,8 @@ def match_collectives(ranks: Iterable[RankCalls]) -> Matches:
     first = np.cumsum(sizes) - sizes
 
     order = np.argsort(np.minimum.reduceat(starts[members], first) if len(first) else first)
-    members, sizes = members[_expand_ranges(first[order], sizes[order])], sizes[order]
+    members, sizes = members[expand_ranges(first[order], sizes[order])], sizes[order]
     return Matches(calls, np.cumsum(sizes) - sizes, members, unmatched, clocks, starts, ends)
-
-
-def _expand_ranges(first: Rows, sizes: Rows) -> Rows:
-    """Expand ranges, given by first index and size, to their indices."""
-    begins = np.cumsum(sizes) - sizes
-    return np.asarray(np.arange(int(sizes.sum())) + np.repeat(first - begins, sizes))
 
 
 def _number_candidates(calls: JobCalls) -> tuple[Int32s, Mask]:
@@ -178,13 +174,12 @@ def _is_constant(calls: JobCalls, seq: Int64s) -> Mask:
     """Return whether all calls of a group on a rank have the same number. Shape ``(n,)``."""
     group_of_rank = number_rows([calls.member, calls.group])
     order = np.argsort(group_of_rank, kind="stable")
-    begins = np.flatnonzero(np.diff(group_of_rank[order], prepend=-1))
+    begins, n_calls = find_runs(group_of_rank[order])
     if not len(begins):
         return np.zeros(len(seq), dtype=np.bool_)
 
     low = np.minimum.reduceat(seq[order], begins)
     high = np.maximum.reduceat(seq[order], begins)
-    n_calls = np.diff(np.append(begins, len(order)))
     return np.asarray(((low == high) & (n_calls > 1))[group_of_rank])
 
 
@@ -234,8 +229,7 @@ class _Candidates:
         """Group the wanted calls by key."""
         rows = np.flatnonzero(wanted)
         rows = rows[np.lexsort((calls.member[rows], key[rows]))]
-        begins = np.flatnonzero(np.diff(key[rows], prepend=-1))
-        return cls(rows, np.diff(np.append(begins, len(rows))))
+        return cls(rows, find_runs(key[rows])[1])
 
     @property
     def first(self) -> Rows:
@@ -310,17 +304,9 @@ def _allowed_ns(spread_ns: Int64s, series: Int32s, usual: Mask) -> Int64s:
         series: The number of the series of each. Shape of the result.
         usual: Which candidates the medians are computed from.
     """
-    # Medians of many series at once: sort by value, then take the middle of each series.
-    order = np.lexsort((spread_ns[usual], series[usual]))
-    ordered_series, ns = series[usual][order], spread_ns[usual][order]
-    first = np.flatnonzero(np.diff(ordered_series, prepend=-1))
-    n_candidates = np.diff(np.append(first, len(ordered_series)))
-    median = (ns[first + (n_candidates - 1) // 2] + ns[first + n_candidates // 2]) / 2
-
-    allowed = np.full(int(series.max()) + 1, MIN_TOLERANCE_NS)
+    median = median_by_key(int(series.max()) + 1, series[usual], spread_ns[usual])
     sigma = np.round(MAD_TO_SIGMA * median).astype(np.int64)
-    allowed[ordered_series[first]] = np.maximum(MIN_TOLERANCE_NS, _MAX_ERRORS * sigma)
-    return np.asarray(allowed[series])
+    return np.asarray(np.maximum(MIN_TOLERANCE_NS, _MAX_ERRORS * sigma)[series])
 
 
 def _compare_clocks(

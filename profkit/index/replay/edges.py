@@ -6,6 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from profkit.index.distinct import by_number
+from profkit.index.ranges import find_runs
 from profkit.index.replay.graph import NEVER, ORIGIN, DependencyGraph, Edge, Edges, NodeKind
 from profkit.index.replay.nodes import Nodes
 from profkit.model.events import NO_ROW, Int32s, Int64s
@@ -78,8 +79,8 @@ class EdgeTable:
 
         # A call of add takes one predecessor of each node: first the first of each, then the
         # second.
-        begins = np.flatnonzero(np.diff(after, prepend=NO_ROW))
-        nth = np.arange(len(after)) - np.repeat(begins, np.diff(np.append(begins, len(after))))
+        begins, sizes = find_runs(after)
+        nth = np.arange(len(after)) - np.repeat(begins, sizes)
 
         for number in range(int(nth.max(initial=-1)) + 1):
             is_nth = nth == number

@@ -8,15 +8,17 @@ import numpy as np
 import numpy.typing as npt
 
 from profkit.dataclass import dataclass
+from profkit.index.columns import Columns
 from profkit.index.distinct import by_number, distinct, marked, used
 from profkit.index.host.nesting import CallTree
 from profkit.index.host.steps import Steps, data_waits
 from profkit.index.launches import Launches
+from profkit.index.ranges import expand_ranges
 from profkit.index.replay.graph import NEVER
 from profkit.index.replay.waits import EXPLAINED_NS
 from profkit.index.replay.work import DeviceWork
 from profkit.index.runtime_calls import names_matching
-from profkit.model.events import NO_ROW, Category, EventTable, Int32s, Int64s, Mask, Rows
+from profkit.model.events import NO_ROW, Category, EventTable, Int32s, Int64s, Rows
 from profkit.model.torch_names import MARKS, WORKER_DATA_WAIT
 
 READY_BATCH_NS: Final = 1_000_000
@@ -215,8 +217,7 @@ def add_handovers(host: Moments, events: EventTable, threads: Threads) -> Links:
     # Every thread of a later group follows all threads of the group before it.
     after = np.flatnonzero(~is_first)
     n_before = sizes[group[after] - 1]
-    nth = np.arange(n_before.sum()) - np.repeat(np.cumsum(n_before) - n_before, n_before)
-    before = np.repeat(leads[group[after] - 1], n_before) + nth
+    before = expand_ranges(leads[group[after] - 1], n_before)
     after = np.repeat(after, n_before)
     lag = active.first_ns[after] - ended_ns[group[before]]
 
@@ -230,7 +231,7 @@ def add_handovers(host: Moments, events: EventTable, threads: Threads) -> Links:
 
 
 @dataclass(frozen=True)
-class _Active:
+class _Active(Columns):
     """Where other threads are active in a pause of the main one, by begin. Shape ``(k,)`` each.
 
     Attributes:
@@ -246,11 +247,6 @@ class _Active:
     end_ns: Int64s
     first_ns: Int64s
     last_ns: Int64s
-
-    def select(self, chosen: Mask | Rows) -> "_Active":
-        """Select some of the activity."""
-        times = (self.begin_ns, self.end_ns, self.first_ns, self.last_ns)
-        return _Active(self.lane[chosen], *(column[chosen] for column in times))
 
 
 def _find_active_in_pauses(events: EventTable, threads: Threads) -> _Active:

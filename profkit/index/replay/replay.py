@@ -10,6 +10,7 @@ from profkit.dataclass import dataclass
 from profkit.index.distinct import by_number, distinct, marked
 from profkit.index.host.steps import NO_STEP, Steps
 from profkit.index.intervals import Intervals, covered_by, inside, of_pairs, unite
+from profkit.index.ranges import expand_ranges
 from profkit.index.replay.batch import MAX_CHANGES, ChangedNodes, Wanted, replay_all
 from profkit.index.replay.graph import NEVER, ORIGIN, DependencyGraph, Edge, NodeKind, Weights
 from profkit.model.change import ProgramChange
@@ -462,10 +463,8 @@ class HostTime:
         last = np.searchsorted(times_ns, self.bounds_ns[changed + 1])
 
         first, last = np.maximum(first, 1), np.minimum(last, len(times_ns) - 1)
-        # Expand the ranges from first to last. Neighbouring ranges may share a moment.
-        size = np.maximum(last + 1 - first, 0)
-        nth = np.arange(size.sum()) - np.repeat(np.cumsum(size) - size, size)
-        places = np.repeat(first, size) + nth
+        # Neighbouring ranges may share a moment.
+        places = expand_ranges(first, np.maximum(last + 1 - first, 0))
         return np.asarray(places[np.diff(places, prepend=NO_ROW) != 0])
 
     def within(self, starts_ns: Int64s, ends_ns: Int64s) -> Float64s:

@@ -6,6 +6,7 @@ from typing import Final
 import numpy as np
 
 from profkit.dataclass import dataclass
+from profkit.index.columns import Columns
 from profkit.index.device.launch_moments import LAUNCH_NS
 from profkit.index.device.syncs import SyncKind, Syncs
 from profkit.index.distinct import are_among, common, numbered, used
@@ -247,7 +248,7 @@ def _median(lags: Int64s, default: int, limit: int = EXPLAINED_NS) -> int:
 
 
 @dataclass(frozen=True)
-class _Holes:
+class _Holes(Columns):
     """Time in which devices worked on something that the recording does not show.
 
     Attributes:
@@ -263,17 +264,6 @@ class _Holes:
     launch: Int32s
     issued_ns: Int64s
     may_be_lag: Mask
-
-    def select(self, is_selected: Mask) -> "_Holes":
-        """Return some of the holes."""
-        time = Intervals(self.time.starts_ns[is_selected], self.time.ends_ns[is_selected])
-        return _Holes(
-            time,
-            self.stream[is_selected],
-            self.launch[is_selected],
-            self.issued_ns[is_selected],
-            self.may_be_lag[is_selected],
-        )
 
 
 def add_unrecorded_work(
@@ -347,11 +337,11 @@ def _find_holes_in_calls(
     by_start = np.argsort(waits.start_ns, kind="stable")
     call = by_start[np.searchsorted(waits.start_ns[by_start], idle.starts_ns, side="right") - 1]
     usual = np.where(is_delayed | (copy[call] == NO_ROW), 0, lags.submit[call])
-    is_long = idle.ends_ns - idle.starts_ns > EXPLAINED_NS + np.maximum(usual, lags.launch)
+    is_long = idle.lengths_ns > EXPLAINED_NS + np.maximum(usual, lags.launch)
     delayed = np.where(is_delayed, next_work, np.maximum(waits.work[call], 0))
 
     return _Holes(
-        Intervals(idle.starts_ns[is_long], idle.ends_ns[is_long]),
+        idle[is_long],
         work.stream[delayed[is_long]],
         waits.rows[call[is_long]].astype(np.int32),
         waits.start_ns[call[is_long]],
@@ -388,7 +378,7 @@ def _are_loading(events: EventTable, work: DeviceWork, holes: Intervals) -> Mask
 
     is_loading = np.isin(ending, by_start[first_runs])
     is_loading &= events.category[work.rows[ending]] == Category.KERNEL
-    is_loading &= holes.ends_ns - holes.starts_ns <= _MAX_LOADING_NS
+    is_loading &= holes.lengths_ns <= _MAX_LOADING_NS
     is_rule = 2 * int(is_loading.sum()) >= len(holes)
     return np.asarray(is_loading if is_rule else np.zeros(len(holes), dtype=np.bool_))
 
@@ -433,8 +423,7 @@ def _build_holes_before(
 
 def _select_longer(intervals: Intervals, than_ns: int) -> Intervals:
     """Select the intervals that are longer than a duration."""
-    is_longer = intervals.ends_ns - intervals.starts_ns > than_ns
-    return Intervals(intervals.starts_ns[is_longer], intervals.ends_ns[is_longer])
+    return intervals[intervals.lengths_ns > than_ns]
 
 
 def _sort_by_stream(work: DeviceWork) -> DeviceWork:

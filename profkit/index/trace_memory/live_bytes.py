@@ -6,6 +6,7 @@ from typing import Final
 import numpy as np
 
 from profkit.dataclass import dataclass
+from profkit.index.columns import Columns
 from profkit.index.distinct import distinct
 from profkit.index.host.steps import NO_STEP, Steps
 from profkit.index.sums import sum_by_key
@@ -105,7 +106,7 @@ def peaks(table: MemoryTable) -> dict[str, int]:
 
 
 @dataclass(frozen=True)
-class UnfreedInSteps:
+class UnfreedInSteps(Columns):
     """Allocations that begin in a step and are not freed in the recording.
 
     Attributes:
@@ -117,10 +118,6 @@ class UnfreedInSteps:
     place: Int32s
     step: Int32s
     n_bytes: Int64s
-
-    def select(self, mask: Mask) -> "UnfreedInSteps":
-        """Select the allocations of a mask of shape ``(k,)``."""
-        return UnfreedInSteps(self.place[mask], self.step[mask], self.n_bytes[mask])
 
     def bytes_by_step(self, n_steps: int) -> Int64s:
         """Return the unfreed bytes of each step. Shape ``(n_steps,)``."""
