@@ -4,7 +4,7 @@ With other rules or thresholds, only the rules run that have no results yet.
 """
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import field, replace
 from pathlib import Path
 from typing import Any, Final
@@ -21,7 +21,7 @@ from profkit.engine.runner import Overrides, RuleResults, recoverable_ns, report
 from profkit.model.change import ProgramChange
 from profkit.model.report import Report, Source, Summary
 from profkit.readers.cache import Cache, Key
-from profkit.readers.stored_value import NotValidError, value_of
+from profkit.readers.stored_value import find_valid, value_of
 from profkit.readers.stream import place_of
 
 _KIND: Final = b"report"
@@ -129,24 +129,19 @@ def results_key(cache: Cache, paths: Sequence[str], options: AnalysisOptions) ->
 
 def find_results(cache: Cache, key: Key) -> Results | None:
     """Find the cached results; an entry that has no valid ones is removed."""
-    entry = cache.find(key)
-    if entry is None:
-        return None
-
-    try:
-        results = value_of(Results, entry)
-        # The cache is input like any other: rows beyond the recording would break a replay.
-        if all(_is_within(change, results.n_rows) for change in _changes(results)):
-            return results
-    except NotValidError:
-        pass
-    cache.remove(key)
-    return None
+    return find_valid(cache, key, lambda entry: value_of(Results, entry, _fits_recording))
 
 
-def _changes(results: Results) -> Iterator[ProgramChange]:
-    for result in results.of_rules.values():
-        yield from (finding.change for finding in result.findings if finding.change is not None)
+def _fits_recording(results: Results) -> bool:
+    """Return whether the rows of all changes are rows of the recording."""
+    # The cache is input like any other: rows beyond the recording would break a replay.
+    changes = (
+        finding.change
+        for result in results.of_rules.values()
+        for finding in result.findings
+        if finding.change is not None
+    )
+    return all(_is_within(change, results.n_rows) for change in changes)
 
 
 def _is_within(change: ProgramChange, n_rows: int) -> bool:

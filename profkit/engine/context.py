@@ -33,7 +33,7 @@ from profkit.index.host.nesting import (
 )
 from profkit.index.host.source import NO_FRAME, SourceMap, find_forward_of_backward, map_source
 from profkit.index.host.step_marks import find_steps
-from profkit.index.host.steps import NO_STEP, Steps, data_waits
+from profkit.index.host.steps import NO_STEP, Steps, data_waits, divide_by_steps
 from profkit.index.intervals import EMPTY, Intervals, subtract, union, unite
 from profkit.index.launches import Launches, join_launches
 from profkit.index.ranks.collectives import (
@@ -522,11 +522,8 @@ class Context:
         self, ns: int | None = None, n_bytes: int | None = None, basis: Basis = "measured"
     ) -> Cost:
         """Return a cost in total, and per step if the recording has steps."""
-        n_steps = len(self.steps)
-        return Cost(
-            ns=ns,
-            bytes=n_bytes,
-            per_step_ns=round(ns / n_steps) if ns is not None and n_steps else None,
-            per_step_bytes=round(n_bytes / n_steps) if n_bytes is not None and n_steps else None,
-            basis=basis,
+        per_step_ns, per_step_bytes = (
+            None if total is None else divide_by_steps(total, len(self.steps))
+            for total in (ns, n_bytes)
         )
+        return Cost(ns, n_bytes, per_step_ns, per_step_bytes, basis=basis)

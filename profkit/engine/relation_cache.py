@@ -10,7 +10,7 @@ from typing import Any, Final, Protocol, TypeVar
 from profkit.dataclass import dataclass
 from profkit.readers.cache import Cache, Key
 from profkit.readers.progress import Stages
-from profkit.readers.stored_value import NotValidError, entry_of, value_of
+from profkit.readers.stored_value import entry_of, find_valid, value_of
 from profkit.readers.stream import Place
 
 _T = TypeVar("_T")
@@ -42,18 +42,9 @@ class RelationCache:
 
     def find(self, name: str, kind: type[_T], holds: Callable[[_T], bool]) -> _T | None:
         """Find a relation, or return None; an entry that is not valid is removed."""
-        key = self.key.named(name)
-        entry = self.cache.find(key)
-        if entry is None:
-            return None
-        try:
-            value = value_of(kind, entry)
-            if holds(value):
-                return value
-        except NotValidError:
-            pass
-        self.cache.remove(key)
-        return None
+        return find_valid(
+            self.cache, self.key.named(name), lambda entry: value_of(kind, entry, holds)
+        )
 
     def store(self, name: str, value: object) -> None:
         """Store a relation."""

@@ -206,12 +206,11 @@ def _find_during(ctx: Context, rows: Rows) -> tuple[Rows, Rows]:
     """
     calls = ctx.syncs.rows[ctx.nearest(rows)[ctx.syncs.rows] != NO_ROW]
 
-    launches = ctx.launches
     launchers = rows[~np.isin(ctx.events.category[rows], (*HOST_CALLS, *DEVICE_WORK))]
-    source = np.where(launches.launch != NO_ROW, launches.launch, launches.op)
+    source = ctx.launches.call_or_op
     is_within = (source != NO_ROW) & (ctx.nearest(launchers)[source] != NO_ROW)
 
-    return calls.astype(np.intp), launches.work[is_within]
+    return calls.astype(np.intp), ctx.launches.work[is_within]
 
 
 def remove_findings(

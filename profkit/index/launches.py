@@ -36,6 +36,16 @@ class Launches:
         """Return the launch of some device work, or :data:`NO_ROW`. Shape of ``rows``."""
         return self.launch[np.searchsorted(self.work, rows)]
 
+    @property
+    def op_or_call(self) -> Int32s:
+        """Return the operator that launched each, or else the call. Shape ``(w,)``."""
+        return np.where(self.op != NO_ROW, self.op, self.launch)
+
+    @property
+    def call_or_op(self) -> Int32s:
+        """Return the call that launched each, or else the operator. Shape ``(w,)``."""
+        return np.where(self.launch != NO_ROW, self.launch, self.op)
+
     @cached_property
     def orphans(self) -> Rows:
         """Return the rows of device work whose launch is not in the trace, ascending."""

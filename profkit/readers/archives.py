@@ -223,7 +223,7 @@ def _decompress(raw: BinaryIO, path: str, stack: ExitStack, member: str | None =
     """
     plain: Readable = _Plain(raw)
     for depth in range(_MAX_DEPTH + 1):
-        head = _read_head(plain)
+        head = read_head(plain, _MAGIC_BYTES)
         whole = _Plain(plain, head)
         if head.startswith(_GZIP):
             plain = _Salvaged(_Gunzip(whole).read, _BROKEN)
@@ -249,9 +249,10 @@ def _decompress(raw: BinaryIO, path: str, stack: ExitStack, member: str | None =
     raise DamagedFileError(message, "Decompress it first.")
 
 
-def _read_head(plain: Readable) -> bytes:
+def read_head(plain: Readable, n_bytes: int) -> bytes:
+    """Read the first bytes of a stream, fewer only at its end."""
     head = b""
-    while len(head) < _MAGIC_BYTES and (block := plain.read(_MAGIC_BYTES - len(head))):
+    while len(head) < n_bytes and (block := plain.read(n_bytes - len(head))):
         head += block
     return head
 

@@ -19,7 +19,6 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -314,7 +313,6 @@ def _read_state(place: Place) -> _FileState | None:
     return _FileState(state_hash.digest(), max(status.st_mtime_ns, status.st_ctime_ns))
 
 
-@lru_cache(maxsize=1)
 @functools.cache
 def hash_code() -> bytes | None:
     """Hash the state of profkit's sources; None if it was not installed as files.

@@ -15,7 +15,7 @@ from typing import Final, Literal
 from profkit.dataclass import dataclass
 from profkit.errors import LoadError, MissingFileError, UnreadableFileError
 from profkit.patterns import regex
-from profkit.readers.archives import MEMBER
+from profkit.readers.archives import MEMBER, read_head
 from profkit.readers.flight_recorder import may_be_dump
 from profkit.readers.kineto import keys
 from profkit.readers.live_memory import is_live
@@ -224,11 +224,9 @@ def may_be_ranks(recordings: Sequence[Recording]) -> list[bool]:
 
 def read_rank(path: str) -> tuple[int, ...] | None:
     """Read rank and world size of a trace, or empty; None if its first bytes do not tell."""
-    head = b""
     try:
         with open_plain(place_of(path)) as stream:
-            while len(head) < _HEAD_BYTES and (chunk := stream.read(_HEAD_BYTES)):
-                head += chunk
+            head = read_head(stream, _HEAD_BYTES)
     except LoadError:
         return None
     if head.startswith(PICKLE_MAGIC) or is_live(head):

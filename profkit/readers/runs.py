@@ -18,6 +18,7 @@ from typing import Final, NamedTuple
 from profkit.dataclass import dataclass
 from profkit.errors import LoadError, MissingFileError, UnreadableFileError
 from profkit.patterns import regex
+from profkit.readers.archives import read_head
 from profkit.readers.flight_recorder import may_be_dump
 from profkit.readers.kineto import keys
 from profkit.readers.live_memory import is_live
@@ -324,11 +325,9 @@ def _identify_rank(dated: _DatedRecording) -> _Rank | None:
 
 def _is_recording(path: str) -> bool:
     """Tell from its beginning whether a file is a recording, and not a report or other data."""
-    head = b""
     try:
         with open_plain(place_of(path)) as stream:
-            while len(head) < _HEAD_BYTES and (chunk := stream.read(_HEAD_BYTES)):
-                head += chunk
+            head = read_head(stream, _HEAD_BYTES)
     except LoadError:
         # What it is comes to light when it is read.
         return False

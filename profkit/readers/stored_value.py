@@ -4,12 +4,13 @@ The types of a value's fields decide which entries are valid. The caller checks 
 arrays.
 """
 
+from collections.abc import Callable
 from typing import Any, Final, TypeVar, get_args
 
 import msgspec
 import numpy as np
 
-from profkit.readers.cache import Entry
+from profkit.readers.cache import Cache, Entry, Key
 
 _T = TypeVar("_T")
 _ARRAY: Final = 1
@@ -42,15 +43,32 @@ def entry_of(value: object) -> Entry:
     return Entry(msgspec.msgpack.encode(value, enc_hook=name_array), arrays)
 
 
-def value_of(kind: type[_T], entry: Entry) -> _T:
+def find_valid(cache: Cache, key: Key, decode: Callable[[Entry], _T]) -> _T | None:
+    """Return the decoded entry of a key, or None; an entry that is not valid is removed.
+
+    Args:
+        decode: Converts an entry; it may raise :class:`NotValidError`.
+    """
+    entry = cache.find(key)
+    if entry is None:
+        return None
+    try:
+        return decode(entry)
+    except NotValidError:
+        cache.remove(key)
+        return None
+
+
+def value_of(kind: type[_T], entry: Entry, holds: Callable[[_T], bool]) -> _T:
     """Convert an entry to a value. It is input like any other, so its types are checked.
 
     Args:
         kind: The type of the value.
         entry: The entry.
+        holds: Whether a value of the type is valid.
 
     Raises:
-        NotValidError: The value is of another type.
+        NotValidError: The value is of another type, or not valid.
     """
 
     def get_array(code: int, name: memoryview) -> Any:  # noqa: ANN401  (numpy's)
@@ -59,9 +77,12 @@ def value_of(kind: type[_T], entry: Entry) -> _T:
         return entry.arrays[bytes(name).decode()]
 
     try:
-        return msgspec.msgpack.decode(entry.data, type=kind, dec_hook=_check, ext_hook=get_array)
+        value = msgspec.msgpack.decode(entry.data, type=kind, dec_hook=_check, ext_hook=get_array)
     except (msgspec.MsgspecError, ValueError, LookupError, RecursionError) as error:
         raise NotValidError from error
+    if not holds(value):
+        raise NotValidError
+    return value
 
 
 def _check(kind: Any, value: object) -> object:  # noqa: ANN401  (a type with arguments)

@@ -14,6 +14,7 @@ from profkit.engine.figures.path_steps import build_path_steps
 from profkit.engine.figures.sampled_path import SampledPath, build_sampled_path
 from profkit.index.distinct import distinct, numbered
 from profkit.index.host.source import NO_FRAME, find_definitions
+from profkit.index.host.steps import divide_by_steps
 from profkit.index.intervals import covered_within, union
 from profkit.index.replay.critical_path import CriticalPath
 from profkit.index.replay.replay import MAX_UNEXPLAINED_SHARE
@@ -58,7 +59,7 @@ def summarize_critical_path(ctx: Context) -> CriticalPathSummary | None:
     return CriticalPathSummary(
         n_steps=n_steps,
         total_ns=total_ns,
-        per_step_ns=times.per_step(total_ns),
+        per_step_ns=divide_by_steps(total_ns, n_steps),
         parts=tuple(_summarize_parts(path, segments, times)),
         lines=_longest(
             (
@@ -97,12 +98,9 @@ class _Times:
     n_steps: int
     total_ns: int
 
-    def per_step(self, ns: int) -> int | None:
-        return round(ns / self.n_steps) if self.n_steps else None
-
     def figures(self, ns: int) -> tuple[int, int | None, float]:
         """Return a time, the time per step, and its share of the path."""
-        return ns, self.per_step(ns), ns / self.total_ns
+        return ns, divide_by_steps(ns, self.n_steps), ns / self.total_ns
 
 
 def _summarize_parts(

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import field
+from dataclasses import field, fields
 from typing import Final
 
 import numpy as np
@@ -54,9 +54,6 @@ def summarize_modules(
     exclusive = _Times(modules.n_calls, modules.self_host_ns, device_ns, *_in_steps(ctx, modules))
     total = _Times(*(_with_children(modules, times) for times in exclusive))
 
-    def step_time(of_nodes: Int64s, row: _Row) -> int | None:
-        return per_step(ctx, int(of_nodes[row.nodes].sum()))
-
     spent_ns = total.device_ns if on_device else total.host_ns
     rows = _limit_rows(_collapse(modules, spent_ns), spent_ns)
     row_of = _rows_of_nodes(modules, rows)
@@ -69,33 +66,32 @@ def summarize_modules(
         if row.parent is not None:
             rows[row.parent].places += row.places
 
-    return tuple(
-        ModuleSummary(
-            name="" if row.is_others else _label({modules.name[node] for node in row.nodes}),
-            n_modules=len({modules.name[node] for node in row.nodes}),
+    def summarize_row(row: _Row) -> ModuleSummary:
+        names = {modules.name[node] for node in row.nodes}
+        # A row of smaller modules stands for them with all that is within.
+        own = total if row.is_others else exclusive
+        within, alone = ([int(ns[row.nodes].sum()) for ns in times] for times in (total, own))
+
+        _, host_ns, device_ns, host_in_steps_ns, device_in_steps_ns = within
+        _, self_host_ns, self_device_ns, self_host_in_steps_ns, self_device_in_steps_ns = alone
+        return ModuleSummary(
+            name="" if row.is_others else _label(names),
+            n_modules=len(names),
             depth=row.depth,
             n_calls=int(exclusive.n_calls[row.nodes].sum()) if called is not None else None,
-            host_ns=int(total.host_ns[row.nodes].sum()),
-            self_host_ns=int((total if row.is_others else exclusive).host_ns[row.nodes].sum()),
-            device_ns=int(total.device_ns[row.nodes].sum()) if on_device else None,
-            self_device_ns=int((total if row.is_others else exclusive).device_ns[row.nodes].sum())
-            if on_device
-            else None,
+            host_ns=host_ns,
+            self_host_ns=self_host_ns,
+            device_ns=device_ns if on_device else None,
+            self_device_ns=self_device_ns if on_device else None,
             share=int(spent_ns[row.nodes].sum()) / all_ns if all_ns else 0.0,
             throughput=throughput(np.sort(np.concatenate(row.places))),
-            host_per_step_ns=step_time(total.host_in_steps_ns, row),
-            self_host_per_step_ns=step_time(
-                (total if row.is_others else exclusive).host_in_steps_ns, row
-            ),
-            device_per_step_ns=step_time(total.device_in_steps_ns, row) if on_device else None,
-            self_device_per_step_ns=step_time(
-                (total if row.is_others else exclusive).device_in_steps_ns, row
-            )
-            if on_device
-            else None,
+            host_per_step_ns=per_step(ctx, host_in_steps_ns),
+            self_host_per_step_ns=per_step(ctx, self_host_in_steps_ns),
+            device_per_step_ns=per_step(ctx, device_in_steps_ns) if on_device else None,
+            self_device_per_step_ns=per_step(ctx, self_device_in_steps_ns) if on_device else None,
         )
-        for row in rows
-    )
+
+    return tuple(map(summarize_row, rows))
 
 
 @dataclass(frozen=True)
@@ -109,15 +105,7 @@ class _Times:
     device_in_steps_ns: Int64s
 
     def __iter__(self) -> Iterator[Int64s]:
-        return iter(
-            (
-                self.n_calls,
-                self.host_ns,
-                self.device_ns,
-                self.host_in_steps_ns,
-                self.device_in_steps_ns,
-            )
-        )
+        return iter(getattr(self, column.name) for column in fields(self))
 
 
 def _without_calls(ctx: Context) -> ModuleTree | None:
@@ -142,8 +130,7 @@ def _device_ns(ctx: Context, modules: ModuleTree, *, in_steps: bool = False) -> 
     """Sum the device time of each node without its children, all or in steps. Shape ``(m,)``."""
     launches = ctx.launches
     # Work without a known operator counts where it was launched.
-    cause = np.where(launches.op != NO_ROW, launches.op, launches.launch)
-    node = np.append(modules.node, TOP)[cause]
+    node = np.append(modules.node, TOP)[launches.op_or_call]
     counted = node != TOP
     if in_steps:
         counted &= device_work_in_steps(ctx, launches.work)

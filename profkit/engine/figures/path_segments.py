@@ -51,12 +51,14 @@ class PathSegments:
 
         An operator that calls others has a segment before, between and after them.
         """
-        kind = np.where(self.cause == NO_ROW, -1, self.kind[self.group])
+        kind_of_segment = np.where(self.cause == NO_ROW, -1, self.kind[self.group])
         chosen = np.zeros(self.cause.max(initial=NO_ROW) + 1, dtype=np.int64)
         counted = np.zeros(len(self.cause), dtype=np.bool_)
-        for each in range(len(PathKind)):
+
+        # A table by kind and event would take the memory of a dozen columns of the recording.
+        for kind in PathKind:
             # Of an event's segments of one kind the one that is written last stands for it.
-            segments = np.flatnonzero(kind == each)
+            segments = np.flatnonzero(kind_of_segment == kind)
             chosen[self.cause[segments]] = segments
             counted[segments] = chosen[self.cause[segments]] == segments
         return np.bincount(self.group[counted], minlength=len(self.kind)).astype(np.int64)
@@ -77,7 +79,7 @@ def group_path_segments(ctx: Context, path: CriticalPath) -> PathSegments:
 
     # NO_ROW is -1: it reads the last entry of a table of rows.
     cause_of = np.append(np.arange(len(events), dtype=np.int32), np.int32(NO_ROW))
-    cause_of[launches.work] = np.where(launches.launch == NO_ROW, launches.op, launches.launch)
+    cause_of[launches.work] = launches.call_or_op
     name_of = np.append(events.name, np.int32(_NO_NAME))
     name_of[ctx.steps.annotations] = _NO_NAME
     frame_of = np.append(ctx.source.frame, np.int32(NO_FRAME))

@@ -10,7 +10,8 @@ import numpy as np
 
 from profkit.engine.context import Context
 from profkit.engine.windows import windows
-from profkit.index.host.steps import NO_STEP
+from profkit.index.host.steps import NO_STEP, divide_by_steps
+from profkit.index.intervals import Intervals, inside
 from profkit.model.events import Int32s, Mask, Rows
 
 
@@ -20,13 +21,9 @@ def device_work_in_steps(ctx: Context, rows: Rows | Int32s) -> Mask:
     Without device work, the time of a step is its time on the host, so that the rows may as
     well be operators.
     """
-    starts, ends = windows(ctx)
     if not len(ctx.steps):
         return np.zeros(len(rows), dtype=np.bool_)
-
-    at_ns = ctx.events.ts_ns[rows]
-    place = np.searchsorted(starts, at_ns, side="right") - 1
-    return np.asarray((place >= 0) & (at_ns < ends[np.maximum(place, 0)]))
+    return inside(Intervals(*windows(ctx)), ctx.events.ts_ns[rows])
 
 
 def calls_in_steps(ctx: Context, rows: Rows | Int32s) -> Mask:
@@ -36,5 +33,4 @@ def calls_in_steps(ctx: Context, rows: Rows | Int32s) -> Mask:
 
 def per_step(ctx: Context, in_steps_ns: int) -> int | None:
     """Return a sum over all steps, divided by their number and rounded; None without steps."""
-    n_steps = len(ctx.steps)
-    return round(in_steps_ns / n_steps) if n_steps else None
+    return divide_by_steps(in_steps_ns, len(ctx.steps))

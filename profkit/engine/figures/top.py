@@ -84,8 +84,7 @@ def summarize_kernels(ctx: Context, work: TimedWork) -> tuple[KernelSummary, ...
     """Summarize the kernels by total time, then name."""
     events, launches = ctx.events, ctx.launches
     is_kernel = events.category[launches.work] == Category.KERNEL
-    rows, ops, calls = launches.work[is_kernel], launches.op[is_kernel], launches.launch[is_kernel]
-    origin = np.where(ops != NO_ROW, ops, calls)
+    rows, origin = launches.work[is_kernel], launches.op_or_call[is_kernel]
 
     all_ns = int(events.dur_ns[rows].sum())
     in_steps = device_work_in_steps(ctx, rows)
@@ -222,7 +221,7 @@ def summarize_lines(ctx: Context, timed: TimedWork) -> tuple[LineSummary, ...]:
 
     # An operator counts with its own time: the operators within it count where they are.
     ops = np.flatnonzero((events.category == Category.OP) & (frame != NO_FRAME))
-    cause = np.where(launches.op != NO_ROW, launches.op, launches.launch)
+    cause = launches.op_or_call
     is_known = (cause != NO_ROW) & (frame[cause] != NO_FRAME)
     work, causes = launches.work[is_known], cause[is_known]
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from profkit.index.device.idle import HOST_CAUSES, IdleByCause
 from profkit.index.device.streams import DeviceActivity
-from profkit.index.host.steps import data_waits, program_ops
+from profkit.index.host.steps import data_waits, divide_by_steps, program_ops
 from profkit.index.intervals import (
     EMPTY,
     Intervals,
@@ -62,10 +62,10 @@ def sum_parts(
     return Breakdown(
         n_steps=n_steps,
         total_ns=total_ns,
-        per_step_ns=_per_step(total_ns, n_steps),
+        per_step_ns=divide_by_steps(total_ns, n_steps),
         on_device="compute" in parts,
         parts=tuple(
-            TimePart(kind, ns, _per_step(ns, n_steps), ns / total_ns)
+            TimePart(kind, ns, divide_by_steps(ns, n_steps), ns / total_ns)
             for kind, ns in sorted(lengths.items(), key=_work_then_idle)
             if ns
         ),
@@ -152,10 +152,6 @@ def _exclude_closures(optimizer: Intervals, backward: Intervals) -> Intervals:
     last = np.searchsorted(backward.ends_ns, optimizer.ends_ns, side="right") - 1
     closed_ns = np.where(last >= 0, backward.ends_ns[np.maximum(last, 0)], 0)
     return union(np.maximum(optimizer.starts_ns, closed_ns), optimizer.ends_ns)
-
-
-def _per_step(ns: int, n_steps: int) -> int | None:
-    return round(ns / n_steps) if n_steps else None
 
 
 def _work_then_idle(part: tuple[str, int]) -> tuple[bool, int, str]:

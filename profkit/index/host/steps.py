@@ -74,6 +74,11 @@ class Steps:
         return np.where(within, place, NO_STEP).astype(np.int32)
 
 
+def divide_by_steps(total: int, n_steps: int) -> int | None:
+    """Return a total per step, rounded; None without steps."""
+    return round(total / n_steps) if n_steps else None
+
+
 def find_annotated_steps(
     events: EventTable, *, entry_name: str | None = None, open_step: str = ""
 ) -> Steps:

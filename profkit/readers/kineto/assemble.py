@@ -151,7 +151,7 @@ def _build_tables(
     memory["ts_ns"] -= start_ns
 
     table: dict[str, Any] = {key: _freeze(key, columns[key]) for key in COMPLETE}
-    table |= {key: _freeze_sparse(*sparse.pop(key)) for key in SPARSE}
+    table |= {key: freeze_sparse(*sparse.pop(key)) for key in SPARSE}
     names = tuple(interned.names.texts)
     events = EventTable(names=names, lanes=interned.lanes.lanes(), **table)
     listed = invalid[:_MAX_LISTED]
@@ -296,7 +296,8 @@ def _pop_sparse(
     return np.concatenate(rows), np.concatenate(values)
 
 
-def _freeze_sparse(rows: Int32s, values: npt.NDArray[Any]) -> SparseColumn:
+def freeze_sparse(rows: Int32s, values: npt.NDArray[Any]) -> SparseColumn:
+    """Return a read-only column of some values."""
     rows.flags.writeable = values.flags.writeable = False
     return SparseColumn(rows, values)
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import fields, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Final, get_type_hints
 
 import msgspec
@@ -20,7 +20,7 @@ from profkit.model.events import (
     is_within,
 )
 from profkit.model.trace import Trace
-from profkit.readers.cache import STAGE, Cache, Entry, Key, users_cache
+from profkit.readers.cache import STAGE, Entry, users_cache
 from profkit.readers.kineto.assemble import COMPLETE, DTYPES
 from profkit.readers.kineto.batch import FIGURES, INTERNED, SPARSE
 from profkit.readers.kineto.capture_info import is_valid_capture
@@ -28,7 +28,7 @@ from profkit.readers.kineto.invalid_times import MAX_NS
 from profkit.readers.kineto.read import read_kineto
 from profkit.readers.process_memory import garbage_collection_paused
 from profkit.readers.progress import OnProgress, Stages
-from profkit.readers.stored_value import NotValidError
+from profkit.readers.stored_value import NotValidError, find_valid
 from profkit.readers.stream import Place
 
 _KIND: Final = b"trace"
@@ -55,7 +55,7 @@ def read_trace(
     cache, stages = users_cache(), Stages()
     with stages.stage(STAGE):
         key = cache.key([place], _KIND)
-        trace = None if key is None else _find_trace(cache, key, place)
+        trace = None if key is None else find_valid(cache, key, partial(_decode, str(place)))
     if key is None:
         return read_kineto(place, limit_bytes, on_progress)
 
@@ -68,17 +68,9 @@ def read_trace(
     return replace(trace, notes=replace(trace.notes, stages_ns=stages_ns))
 
 
-def _find_trace(cache: Cache, key: Key, place: Place) -> Trace | None:
-    """Find the cached trace; an entry that is not valid is removed."""
-    entry = cache.find(key)
-    if entry is None:
-        return None
-    try:
-        with garbage_collection_paused():
-            return decode_trace(entry, str(place))
-    except NotValidError:
-        cache.remove(key)
-        return None
+def _decode(path: str, entry: Entry) -> Trace:
+    with garbage_collection_paused():
+        return decode_trace(entry, path)
 
 
 @lru_cache(maxsize=1)

@@ -22,6 +22,7 @@ from profkit.model.events import (
     SparseColumn,
 )
 from profkit.patterns import regex
+from profkit.readers.kineto.assemble import freeze_sparse
 from profkit.readers.kineto.batch import to_int64, to_ns
 from profkit.readers.kineto.split import UNREADABLE, TraceText, split_batches
 from profkit.readers.stream import Chunks, Place, open_plain
@@ -113,6 +114,4 @@ def _decode_flows(batch: bytes, lanes: dict[tuple[str, str], int]) -> list[_Flow
 def _build_column(rows: Rows, values: Int64s) -> SparseColumn:
     has = np.flatnonzero(values != MISSING)
     has = has[np.argsort(rows[has])]
-    column_rows, ids = rows[has].astype(np.int32), values[has]
-    column_rows.flags.writeable = ids.flags.writeable = False
-    return SparseColumn(column_rows, ids)
+    return freeze_sparse(rows[has].astype(np.int32), values[has])
