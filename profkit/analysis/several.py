@@ -34,8 +34,8 @@ from profkit.present.renderer import options_of, renderer
 from profkit.readers.archives import MEMBER
 from profkit.readers.kineto import parallel
 from profkit.readers.progress import OnProgress
-from profkit.readers.recordings import Recording, group_files, may_be_ranks, stored_bytes
-from profkit.readers.remote import is_url, url_n_bytes
+from profkit.readers.recordings import Recording, estimate_text_bytes, group_files, may_be_ranks
+from profkit.readers.remote import is_url
 from profkit.readers.report import read_report
 from profkit.readers.stream import place_of
 from profkit.scale.cluster import call_on_cluster, client_of_this_worker
@@ -50,14 +50,10 @@ _BASE_BYTES: Final = 160 << 20
 """Memory of a process that has imported what an analysis needs."""
 _PER_TEXT_BYTE: Final = 0.5
 """Memory of an analysis per byte of a trace's text, rounded up."""
-_COMPRESSION_RATIO: Final = 16
-_PLAIN: Final = (".json", ".pickle", ".pkl")
 _WORTH_BYTES: Final = 50 << 20
 """A process takes about as long to start as this much text, twice, to analyze."""
 _IN_MEMORY: Final = "memory://"
 """Files of this process alone."""
-_AT_ONCE: Final = 16
-"""Requests to a server for the sizes of its files."""
 
 
 class Listener(Protocol):
@@ -332,11 +328,13 @@ def _iterate_unordered(
 
     with client_of_this_worker() if scale.client is None else nullcontext(scale.client) as client:
         # Estimate before any process starts whether starting processes takes longer than it saves.
-        texts = _estimate_text_bytes(recordings)
+        texts = estimate_text_bytes(recordings)
+        # A file in memory exists in this process alone.
         shared = not any(
             p.startswith(_IN_MEMORY) for recording in recordings for p in recording.paths
         )
         saves_time = scale.workers is not None or sum(texts) >= _WORTH_BYTES
+        # A worker of a cluster has a thread for each task, of which each reads with one process.
         n, n_readers = 0, (None if client is None else 1)
         needs = [_BASE_BYTES + int(_PER_TEXT_BYTE * n_bytes) for n_bytes in texts]
         if client is None and saves_time and shared and can_start():
@@ -368,40 +366,6 @@ def _iterate_unordered(
             stages_ns = result.stages_ns if isinstance(result, _Result) else {}
             listener.finished(done, len(items), stages_ns)
             yield by_size[place], result
-
-
-def _estimate_text_bytes(recordings: Sequence[Recording]) -> list[int]:
-    """Estimate the bytes of each recording when it is decompressed."""
-    paths = [
-        (number, path) for number, recording in enumerate(recordings) for path in recording.paths
-    ]
-    unique_paths = dict.fromkeys(path for _, path in paths)
-
-    # A server takes a while to answer, so several sizes are requested at once.
-    if any(map(is_url, unique_paths)):
-        from concurrent.futures import ThreadPoolExecutor
-
-        with ThreadPoolExecutor(_AT_ONCE) as threads:
-            n_bytes = list(threads.map(_n_bytes, unique_paths))
-    else:
-        n_bytes = list(map(_n_bytes, unique_paths))
-
-    # The true size of a compressed file is known only after it was read.
-    bytes_of = dict(zip(unique_paths, n_bytes, strict=True))
-    sizes = [0] * len(recordings)
-    for number, path in paths:
-        is_plain = path.lower().endswith(_PLAIN)
-        sizes[number] += bytes_of[path] * (1 if is_plain else _COMPRESSION_RATIO)
-
-    return sizes
-
-
-def _n_bytes(path: str) -> int:
-    try:
-        return url_n_bytes(path) if is_url(path) else stored_bytes(path)
-    except LoadError:
-        # Reading the file fails as well, and reports why.
-        return 0
 
 
 class _Stages:

@@ -246,28 +246,14 @@ def compare_calls(old: Report, new: Report) -> list[Change]:
     Times are per step, of work that begins in the time of the steps. If a side has no steps, they
     are of the whole recordings.
     """
-    if old.summary.top_kernels or new.summary.top_kernels:
-        kernels = [
-            _Calls(
-                {kernel.name: kernel for kernel in report.summary.top_kernels},
-                "total_ns",
-                "per_step_ns",
-                len(report.summary.steps),
-            )
-            for report in (old, new)
-        ]
-        return _compare_named_calls("kernel", old, new, *kernels)
-
-    operators = [
-        _Calls(
-            {op.name: op for op in report.summary.top_ops},
-            "self_ns",
-            "self_per_step_ns",
-            len(report.summary.steps),
-        )
-        for report in (old, new)
-    ]
-    return _compare_named_calls("operator", old, new, *operators)
+    has_kernels = bool(old.summary.top_kernels or new.summary.top_kernels)
+    left, right = (
+        _Calls({kernel.name: kernel for kernel in summary.top_kernels}, "total_ns", "per_step_ns")
+        if has_kernels
+        else _Calls({op.name: op for op in summary.top_ops}, "self_ns", "self_per_step_ns")
+        for summary in (old.summary, new.summary)
+    )
+    return _compare_named_calls("kernel" if has_kernels else "operator", old, new, left, right)
 
 
 @dataclass(frozen=True)
@@ -277,7 +263,6 @@ class _Calls:
     by_name: Mapping[str, KernelSummary | OpSummary]
     total: str
     mean: str
-    n_steps: int
 
     def time_ns(self, name: str, *, per_step: bool) -> int:
         """Return the time of a call; 0 for a name that is not there."""
@@ -289,9 +274,10 @@ class _Calls:
 def _compare_named_calls(
     kind: ChangeKind, old: Report, new: Report, left: _Calls, right: _Calls
 ) -> list[Change]:
-    per_step = bool(left.n_steps and right.n_steps)
-    n_left, n_right = (left.n_steps, right.n_steps) if per_step else (1, 1)
-    min_ns = _MIN_CHANGE_SHARE * min(_total_ns(old) / n_left, _total_ns(new) / n_right)
+    n_old, n_new = len(old.summary.steps), len(new.summary.steps)
+    per_step = bool(n_old and n_new)
+    n_old, n_new = (n_old, n_new) if per_step else (1, 1)
+    min_ns = _MIN_CHANGE_SHARE * min(_total_ns(old) / n_old, _total_ns(new) / n_new)
 
     changes = []
     for name in {**right.by_name, **left.by_name}:

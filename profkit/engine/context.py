@@ -43,8 +43,10 @@ from profkit.index.ranks.collectives import (
     host_work_time,
 )
 from profkit.index.replay.build import build_graph
-from profkit.index.replay.critical_path import CriticalPath, HostActivity, find_critical_path
+from profkit.index.replay.critical_path import find_critical_path
 from profkit.index.replay.graph import DependencyGraph
+from profkit.index.replay.path import CriticalPath
+from profkit.index.replay.path_activity import HostActivity
 from profkit.index.replay.replay import MAX_UNEXPLAINED_SHARE, Replay
 from profkit.index.runtime_calls import LAUNCH
 from profkit.index.snapshot.device_memory import DeviceMemory, device_memories

@@ -19,7 +19,7 @@ from profkit.readers.archives import MEMBER, read_head
 from profkit.readers.flight_recorder import may_be_dump
 from profkit.readers.kineto import keys
 from profkit.readers.live_memory import is_live
-from profkit.readers.remote import glob_urls, is_url, list_urls
+from profkit.readers.remote import glob_urls, is_url, list_urls, url_n_bytes
 from profkit.readers.snapshot.worker_process import PICKLE_MAGIC
 from profkit.readers.stream import Place, is_folder, open_plain, place_of
 
@@ -49,6 +49,11 @@ _EVENTS: Final = keys.quote(keys.EVENTS)
 _DISTRIBUTED: Final = keys.quote(keys.DISTRIBUTED) + rb"\s*:\s*\{[^{}\[\]]*?"
 _RANK: Final = regex(_DISTRIBUTED + rb'"rank"\s*:\s*"?(\d+)')
 _WORLD_SIZE: Final = regex(_DISTRIBUTED + rb'"world_size"\s*:\s*"?(\d+)')
+_COMPRESSION_RATIO: Final = 16
+"""By which a compressed file is taken to be smaller than its text."""
+_PLAIN: Final = (".json", ".pickle", ".pkl")
+_AT_ONCE: Final = 16
+"""Requests to a server for the sizes of its files."""
 
 
 @dataclass(frozen=True)
@@ -244,4 +249,38 @@ def stored_bytes(path: str) -> int:
     try:
         return os.stat(path.partition(MEMBER)[0]).st_size  # noqa: PTH116  (any text)
     except (OSError, ValueError):
+        return 0
+
+
+def estimate_text_bytes(recordings: Sequence[Recording]) -> list[int]:
+    """Estimate the bytes of each recording when it is decompressed."""
+    paths = [
+        (number, path) for number, recording in enumerate(recordings) for path in recording.paths
+    ]
+    unique_paths = dict.fromkeys(path for _, path in paths)
+
+    # A server takes a while to answer, so several sizes are requested at once.
+    if any(map(is_url, unique_paths)):
+        from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415  (needed for URLs only)
+
+        with ThreadPoolExecutor(_AT_ONCE) as threads:
+            n_bytes = list(threads.map(_n_bytes, unique_paths))
+    else:
+        n_bytes = list(map(_n_bytes, unique_paths))
+
+    # The true size of a compressed file is known only after it was read.
+    bytes_of = dict(zip(unique_paths, n_bytes, strict=True))
+    sizes = [0] * len(recordings)
+    for number, path in paths:
+        is_plain = path.lower().endswith(_PLAIN)
+        sizes[number] += bytes_of[path] * (1 if is_plain else _COMPRESSION_RATIO)
+
+    return sizes
+
+
+def _n_bytes(path: str) -> int:
+    try:
+        return url_n_bytes(path) if is_url(path) else stored_bytes(path)
+    except LoadError:
+        # Reading the file fails as well, and reports why.
         return 0

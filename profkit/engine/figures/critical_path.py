@@ -16,7 +16,7 @@ from profkit.index.distinct import distinct, numbered
 from profkit.index.host.source import NO_FRAME, find_definitions
 from profkit.index.host.steps import divide_by_steps
 from profkit.index.intervals import covered_within, union
-from profkit.index.replay.critical_path import CriticalPath
+from profkit.index.replay.path import CriticalPath
 from profkit.index.replay.replay import MAX_UNEXPLAINED_SHARE
 from profkit.index.runtime_calls import are_optimizer_steps
 from profkit.index.sums import sum_by_key

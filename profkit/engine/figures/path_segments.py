@@ -10,7 +10,7 @@ from profkit.engine.context import Context
 from profkit.index.distinct import numbered_pairs
 from profkit.index.host.frames import parse_frame
 from profkit.index.host.source import NO_FRAME
-from profkit.index.replay.critical_path import CriticalPath
+from profkit.index.replay.path import CriticalPath
 from profkit.index.sums import sum_by_key
 from profkit.model.critical_path import PathKind
 from profkit.model.events import NO_ROW, Int32s, Int64s

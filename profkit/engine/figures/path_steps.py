@@ -10,7 +10,7 @@ from profkit.engine.figures.path_segments import PathSegments
 from profkit.index.distinct import numbered, numbered_pairs
 from profkit.index.host.source import NO_FRAME
 from profkit.index.intervals import covered_within
-from profkit.index.replay.critical_path import CriticalPath
+from profkit.index.replay.path import CriticalPath
 from profkit.model.critical_path import PathKind, PathSegment, PathStep
 from profkit.model.events import NO_ROW, Int32s, Int64s, Rows
 from profkit.model.location import Location

@@ -7,7 +7,7 @@ from profkit.engine.context import Context
 from profkit.engine.families.sampled_python import SampledPlace, find_named_places, python_time
 from profkit.engine.figures.path_segments import PathSegments
 from profkit.index.intervals import covered_within
-from profkit.index.replay.critical_path import CriticalPath
+from profkit.index.replay.path import CriticalPath
 from profkit.index.sums import sum_by_key
 from profkit.model.critical_path import PathKind
 from profkit.model.events import NO_ROW, Category, Int64s, Mask

@@ -10,7 +10,8 @@ import numpy as np
 from profkit.dataclass import dataclass
 from profkit.index.ranks.activity import RankActivity
 from profkit.index.ranks.delays import Delays
-from profkit.index.ranks.job_replay import JobReplay, RankChange, build_job_replay
+from profkit.index.ranks.job_joins import build_job_replay
+from profkit.index.ranks.job_replay import JobReplay, RankChange
 from profkit.index.ranks.matching import Matches
 from profkit.model.events import MISSING
 from profkit.model.job import Slowdown, SlowRanks

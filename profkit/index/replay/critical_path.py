@@ -8,17 +8,12 @@ less what the change removed.
 """
 
 from dataclasses import fields, replace
-from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 
-from profkit.dataclass import dataclass
-from profkit.index.device.syncs import Syncs
-from profkit.index.distinct import distinct, marked, used
-from profkit.index.host.nesting import CallTree, find_open_rows
-from profkit.index.intervals import Intervals, inside, union
+from profkit.index.distinct import distinct, used
+from profkit.index.intervals import union
 from profkit.index.replay.graph import (
     NEVER,
     ORIGIN,
@@ -28,24 +23,19 @@ from profkit.index.replay.graph import (
     NodeKind,
     Weights,
 )
+from profkit.index.replay.path import COLUMNS, CriticalPath
+from profkit.index.replay.path_activity import HostActivity, cut_by_activity
 from profkit.index.replay.replay import HostTime, Replay
 from profkit.index.replay.waits import EXPLAINED_NS
-from profkit.index.runtime_calls import names_matching
 from profkit.model.change import ProgramChange
 from profkit.model.critical_path import PathKind
 from profkit.model.events import (
-    HOST_CALLS,
     NO_ROW,
     Category,
-    EventTable,
     Int32s,
     Int64s,
     Mask,
-    Rows,
-    are_equally_long,
-    is_within,
 )
-from profkit.model.torch_names import FRAMING
 
 _LAG_KINDS: Final = np.full(len(Edge), PathKind.GAP, dtype=np.uint8)
 """Kinds of segments between nodes; on a host thread they are refined by what ran there."""
@@ -53,91 +43,6 @@ _LAG_KINDS[[Edge.HOST, Edge.FETCH, Edge.HANDOVER]] = PathKind.PYTHON
 _LAG_KINDS[Edge.LAUNCH] = PathKind.LAUNCH_LATENCY
 _LAG_KINDS[Edge.SYNC] = PathKind.SYNC
 _LAG_KINDS[Edge.LOADER] = PathKind.DATA_WAIT
-_BLOCK: Final = 1 << 16
-"""Pieces of a path that are looked at together: a path may have millions."""
-_COLUMNS: Final = ("starts_ns", "ends_ns", "kind", "row", "lane", "step")
-
-
-@dataclass(frozen=True)
-class CriticalPath:
-    """The critical path of all steps, in time order.
-
-    Attributes:
-        starts_ns: Shape ``(p,)``.
-        ends_ns: Shape ``(p,)``.
-        kind: A :class:`PathKind` value. Shape ``(p,)``.
-        row: The device work, or the innermost host event, or :data:`NO_ROW`. Shape ``(p,)``.
-        lane: The host thread, or :data:`NO_ROW`. Shape ``(p,)``.
-        step: Number of the step; 0 without steps. Shape ``(p,)``.
-        unexplained: Time on the path without a known cause: the parts of lags that are longer than
-            usual, and what is before the first event that is known to cause anything.
-    """
-
-    starts_ns: Int64s
-    ends_ns: Int64s
-    kind: npt.NDArray[np.uint8]
-    row: Int32s
-    lane: Int32s
-    step: Int32s
-    unexplained: Intervals
-
-    def fits(self, events: EventTable, n_steps: int) -> bool:
-        """Return whether a path from a cache may belong to some events."""
-        columns = (self.starts_ns, self.ends_ns, self.kind, self.row, self.lane, self.step)
-        return (
-            are_equally_long(*columns)
-            and Intervals(self.starts_ns, self.ends_ns).are_valid
-            and self.unexplained.are_valid
-            and is_within(self.kind, 0, max(PathKind))
-            and is_within(self.row, NO_ROW, len(events) - 1)
-            and is_within(self.lane, NO_ROW, len(events.lanes) - 1)
-            and is_within(self.step, 0, max(n_steps, 1) - 1)
-        )
-
-    def without(self, is_left_out: Mask) -> "CriticalPath":
-        """Return the path without the host's time in some rows, such as profkit's own work.
-
-        Args:
-            is_left_out: Shape ``(n,)``, over all rows.
-        """
-        if not is_left_out.any():
-            return self
-        on_host = self.kind == PathKind.PYTHON
-        return _select(self, ~(on_host & np.append(is_left_out, False)[self.row]))
-
-    @property
-    def unexplained_ns(self) -> int:
-        """Return all time without a known cause."""
-        return self.unexplained.total_ns
-
-    @cached_property
-    def lengths_ns(self) -> Int64s:
-        """Return the length of each segment. Shape ``(p,)``."""
-        return self.ends_ns - self.starts_ns
-
-
-@dataclass(frozen=True)
-class HostActivity:
-    """What ran on the host threads.
-
-    Attributes:
-        tree: The call trees.
-        syncs: The blocking calls.
-        data_wait: The wait for a batch around each row, or :data:`NO_ROW`. Shape ``(n,)``.
-        is_communication: Kernels of collectives. Shape ``(n,)``.
-        collectives: Time in which threads wait for collectives that the host runs.
-    """
-
-    tree: CallTree
-    syncs: Syncs
-    data_wait: Int32s
-    is_communication: Mask
-    collectives: Intervals
-
-    @cached_property
-    def is_sync(self) -> Mask:
-        """Return which rows are blocking calls. Shape ``(n + 1,)``, the last one for ``NO_ROW``."""
-        return marked(self.syncs.rows, len(self.is_communication))
 
 
 def find_critical_path(
@@ -319,10 +224,10 @@ def _refine_activity(
     recorded_ns = replay.graph.time_ns
     is_host[is_host] = (recorded_ns[before] < recorded_ns[path.row])[is_host]
 
-    pieces = [_select(replace(path, kind=kind, row=row), ~is_host)]
+    pieces = [replace(path, kind=kind, row=row).select(~is_host)]
     host_times = replay.measure_host_times(change) if change else {}
     for lane in used(path.lane[is_host]).tolist():
-        thread_path = _select(path, is_host & (path.lane == lane))
+        thread_path = path.select(is_host & (path.lane == lane))
         pieces.append(_cut_thread(replay, graph, activity, host_times.get(lane), thread_path))
 
     pieces = [piece for piece in pieces if len(piece.row)] or pieces[:1]
@@ -330,7 +235,7 @@ def _refine_activity(
         return pieces[0]
     order = np.argsort(np.concatenate([piece.starts_ns for piece in pieces]), kind="stable")
     joined: dict[str, Any] = {
-        name: np.concatenate([getattr(piece, name) for piece in pieces])[order] for name in _COLUMNS
+        name: np.concatenate([getattr(piece, name) for piece in pieces])[order] for name in COLUMNS
     }
     return replace(path, **joined)
 
@@ -348,7 +253,7 @@ def _cut_thread(
         host_time: The time that the thread spends with a change, if it differs from the recording.
         path: Segments of the thread, by node.
     """
-    path = _select(path, np.argsort(replay.graph.time_ns[path.row], kind="stable"))
+    path = path.select(np.argsort(replay.graph.time_ns[path.row], kind="stable"))
     before_nodes = graph.first.before[path.row]
     recorded_ns, times = replay.graph.time_ns, graph.time_ns
 
@@ -359,7 +264,7 @@ def _cut_thread(
         step=np.arange(len(path.row), dtype=np.int32),
     )
 
-    pieces = _cut_by_activity(replay.events, activity, whole, int(path.lane[0]))
+    pieces = cut_by_activity(replay.events, activity, whole, int(path.lane[0]))
     segment_of = pieces.step
     if graph is not replay.graph or host_time is not None:
         pieces = _move_pieces(pieces, times[before_nodes], times[path.row], host_time)
@@ -368,7 +273,7 @@ def _cut_thread(
     for moments in (pieces.starts_ns, pieces.ends_ns):
         np.clip(moments, path.starts_ns[segment_of], path.ends_ns[segment_of], out=moments)
     pieces = replace(pieces, step=path.step[segment_of])
-    return _select(pieces, pieces.ends_ns > pieces.starts_ns)
+    return pieces.select(pieces.ends_ns > pieces.starts_ns)
 
 
 def _move_pieces(
@@ -415,7 +320,7 @@ def _cut_at_steps(path: CriticalPath, ends_ns: Int64s) -> CriticalPath:
         starts = np.insert(path.starts_ns, segment_of + 1, cuts)
         ends = np.insert(path.ends_ns, segment_of, cuts)
         repeated = np.insert(np.arange(len(path.row)), segment_of, segment_of)
-        path = replace(_select(path, repeated), starts_ns=starts, ends_ns=ends)
+        path = replace(path.select(repeated), starts_ns=starts, ends_ns=ends)
 
     step = np.searchsorted(ends_ns, path.starts_ns, side="right").astype(np.int32)
     return replace(path, step=step)
@@ -431,109 +336,4 @@ def _merge_adjacent(path: CriticalPath) -> CriticalPath:
 
     is_first = np.concatenate((np.ones(len(path.kind[:1]), dtype=np.bool_), ~same))
     is_last = np.append(is_first[1:], True)[: len(is_first)]
-    return replace(_select(path, is_first), ends_ns=path.ends_ns[is_last])
-
-
-def _select(path: CriticalPath, chosen: Mask | Rows) -> CriticalPath:
-    if chosen.dtype == np.bool_ and chosen.all():
-        return path
-    places = np.flatnonzero(chosen) if chosen.dtype == np.bool_ else chosen
-    return replace(path, **{name: getattr(path, name)[places] for name in _COLUMNS})
-
-
-def _cut_by_activity(
-    events: EventTable, activity: HostActivity, path: CriticalPath, lane: int
-) -> CriticalPath:
-    """Cut segments of a host thread where its innermost event or its wait for peers changes."""
-    rows = activity.tree.rows
-    rows = rows[events.lane[rows] == lane]
-
-    collectives = activity.collectives
-    moments = (events.ts_ns[rows], events.end_ns[rows])
-    bounds = distinct(np.concatenate((*moments, collectives.starts_ns, collectives.ends_ns)))
-    bounds = bounds[_is_within(path, bounds)]
-
-    starts = distinct(np.concatenate((path.starts_ns, bounds)))
-    del bounds, moments
-
-    # The segment of each piece: it grows by one where a segment starts.
-    segment_of = np.zeros(len(starts), dtype=np.int32)
-    segment_of[np.searchsorted(starts, path.starts_ns)[1:]] = 1
-    np.cumsum(segment_of, out=segment_of)
-    ends = np.minimum(np.append(starts[1:], path.ends_ns[-1]), path.ends_ns[segment_of])
-
-    row, kind = np.empty(len(starts), dtype=np.int32), np.empty(len(starts), dtype=np.uint8)
-    begins = events.ts_ns[rows]
-
-    # Blocks bound the memory of what is looked up per piece.
-    for first in range(0, len(starts), _BLOCK):
-        block = slice(first, first + _BLOCK)
-        middle = (starts[block] + ends[block]) // 2
-        open_row = find_open_rows(events, activity.tree, rows, begins, middle)
-        row[block] = _replace_annotations(events, activity.tree, open_row)
-        kind[block] = _classify(events, activity, row[block], middle)
-
-    return CriticalPath(
-        starts,
-        ends,
-        kind,
-        row,
-        np.full(len(starts), lane, dtype=np.int32),
-        segment_of,
-        path.unexplained,
-    )
-
-
-def _is_within(path: CriticalPath, moments: Int64s) -> Mask:
-    """Return which of some ascending moments are in the disjoint segments of a thread."""
-    changes = np.zeros(len(moments) + 1, dtype=np.int8)
-    np.add.at(changes, np.searchsorted(moments, path.starts_ns), 1)
-    np.subtract.at(changes, np.searchsorted(moments, path.ends_ns), 1)
-    return np.cumsum(changes, out=changes)[:-1] > 0
-
-
-def _classify(
-    events: EventTable, activity: HostActivity, row: Int32s, at_ns: Int64s
-) -> npt.NDArray[np.int64]:
-    """Classify what a host thread does at some moments, as :class:`PathKind`.
-
-    Args:
-        row: The innermost event then. Shape ``(k,)``, as the result.
-        at_ns: Shape ``(k,)``.
-    """
-    # Old traces have the profiler's own annotations as operators.
-    framing = names_matching(events, FRAMING)[events.name[row]]
-    is_annotation = (row == NO_ROW) | framing
-    category = np.where(is_annotation, Category.OTHER, events.category[row])
-
-    wait = np.where(row == NO_ROW, NO_ROW, activity.data_wait[row])
-    # A call that began during a wait can end after it.
-    ends = events.ts_ns[wait] + events.dur_ns[wait]
-    wait = np.where((wait != NO_ROW) & (at_ns < ends), wait, NO_ROW)
-
-    # The first kind that applies: a wait covers the operators and calls inside it.
-    return np.select(
-        [
-            wait != NO_ROW,
-            inside(activity.collectives, at_ns),
-            activity.is_sync[row],
-            category == Category.OP,
-            np.isin(category, HOST_CALLS),
-        ],
-        [
-            PathKind.DATA_WAIT,
-            PathKind.COMMUNICATION,
-            PathKind.SYNC,
-            PathKind.OPERATOR,
-            PathKind.RUNTIME,
-        ],
-        PathKind.PYTHON,
-    )
-
-
-def _replace_annotations(events: EventTable, tree: CallTree, row: Int32s) -> Int32s:
-    """Replace annotations by the operator that wrote them, such as ``nccl:all_reduce``."""
-    parent = np.where(row == NO_ROW, NO_ROW, tree.parent[row])
-    is_written_by_op = (events.category[row] == Category.ANNOTATION) & (parent != NO_ROW)
-    is_written_by_op &= events.category[parent] == Category.OP
-    return np.where(is_written_by_op, parent, row).astype(np.int32)
+    return replace(path.select(is_first), ends_ns=path.ends_ns[is_last])

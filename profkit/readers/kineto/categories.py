@@ -1,7 +1,7 @@
 """The categories of events as Kineto and converters write them, and what each is in the model.
 
 Where a written category is not enough, as for a vendor's runtime that also has operators,
-:mod:`profkit.readers.kineto.batch` decides by the event.
+:mod:`profkit.readers.kineto.event_categories` decides by the event.
 """
 
 from typing import Final

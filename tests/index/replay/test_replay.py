@@ -56,7 +56,7 @@ def test_the_critical_path_tiles_every_step(path: Path) -> None:
 def test_a_path_of_many_blocks_is_that_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
     ctx = load_context(next(TRACES.glob("starved_loader/*.pt.trace.json.gz")))
     whole = find_critical_path(ctx.replay, ctx.path_activity)
-    monkeypatch.setattr("profkit.index.replay.critical_path._BLOCK", 7)
+    monkeypatch.setattr("profkit.index.replay.path_activity._BLOCK", 7)
     parts = find_critical_path(ctx.replay, ctx.path_activity)
     assert len(whole.row) > 100
     for name in ("starts_ns", "ends_ns", "kind", "row", "lane", "step"):
