@@ -8,7 +8,7 @@ import functools
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping
 from numbers import Integral
-from typing import Any, Final, NamedTuple, NoReturn, Self
+from typing import Any, Final, NamedTuple, NoReturn, Self, TypeGuard
 
 from profkit.errors import UsageError
 from profkit.names import middle_cut, visible
@@ -46,6 +46,11 @@ ITERABLE: Final = Kind(
 CALLABLE: Final = Kind("a function", callable)
 MAPPING: Final = Kind("a dict", lambda value: isinstance(value, Mapping))
 _ANYTHING: Final = Kind("anything", lambda _: True)
+
+
+def is_number(value: object) -> "TypeGuard[int | float]":
+    """Return whether a value is a number; True, an int in Python, is not."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def whole(least: int = 0) -> Kind:

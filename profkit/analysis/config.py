@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from profkit.analysis.options import DEFAULT_OPTIONS, AnalysisOptions
+from profkit.arguments import is_number
 from profkit.dataclass import dataclass
 from profkit.errors import UsageError
 from profkit.folders import working_folder
@@ -147,8 +148,7 @@ class _Reader:
         for device, figures in tables.items():
             self._check_keys(f'{key}."{device}"', figures, PEAK_FIGURES, "figure")
             for name, value in figures.items():
-                is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-                if not is_number or not 0 < value < float("inf"):
+                if not is_number(value) or not 0 < value < float("inf"):
                     problem = f"must be a number above 0, not {value!r}"
                     hint = (
                         "Data sheets state it, often with sparsity: profkit counts dense matrices."
@@ -175,7 +175,7 @@ class _Reader:
         table: dict[str, float] = tables[rule.INFO.name]
         self._check_keys(key, table, list(defaults), "threshold")
         for name, value in table.items():
-            if isinstance(value, bool) or not isinstance(value, (int, float)):
+            if not is_number(value):
                 hint = f"Its default is {defaults[name]}."
                 raise self._error(f"{key}.{name}", f"must be a number, not {value!r}", hint)
         return table

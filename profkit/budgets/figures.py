@@ -8,6 +8,7 @@ from typing import Final
 from profkit.dataclass import dataclass
 from profkit.engine.needs import MONITORED_STEPS
 from profkit.engine.registry import matches, rules
+from profkit.index.trend import MAD_TO_SIGMA
 from profkit.model.check import BudgetUnit
 from profkit.model.finding import SEVERITIES, Finding, Severity
 from profkit.model.memory_summary import AllocationSite, MemorySummary, PeakMemory, PeakSite
@@ -27,8 +28,6 @@ _TOO_FEW_STEPS: Final = (
 _MANY: Final = 3
 """The least number of measurements that shows how much they vary. From this number of recordings
 on, each recording is one measurement: steps of one run are alike, runs are not."""
-_PER_SIGMA: Final = 1.4826
-"""A normal distribution's standard deviation by its median absolute deviation."""
 _OF_MEDIAN: Final = 1.2533
 """Standard error of a median divided by the mean's, in a normal distribution: sqrt(pi / 2)."""
 _OF_FEW: Final = {3: 1.495, 4: 1.363, 5: 1.206, 6: 1.200, 7: 1.140, 8: 1.129, 9: 1.107}
@@ -111,7 +110,7 @@ def measure(figure: BudgetFigure, reports: Sequence[Report]) -> Measured | Unkno
 
     # The median absolute deviation ignores single slow steps, which a standard deviation squares.
     deviation = statistics.median(abs(value - middle) for value in values)
-    sigma = _PER_SIGMA * _OF_FEW.get(n, n / (n - 0.8)) * deviation
+    sigma = MAD_TO_SIGMA * _OF_FEW.get(n, n / (n - 0.8)) * deviation
     return Measured(round(middle), round(_CERTAIN * _OF_MEDIAN * sigma / n**0.5), n)
 
 

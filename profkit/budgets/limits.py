@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from profkit.arguments import is_number
 from profkit.budgets.figures import FIGURES, FINDINGS, BudgetFigure, build_findings_figure
 from profkit.dataclass import dataclass
 from profkit.errors import UsageError
@@ -107,8 +108,8 @@ def budget_of(figure: BudgetFigure, value: object, where: str) -> BudgetLimit:
     Raises:
         UsageError: It is not valid.
     """
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    match = _AMOUNT.fullmatch(f"{value}".strip()) if is_number or isinstance(value, str) else None
+    is_amount = is_number(value) or isinstance(value, str)
+    match = _AMOUNT.fullmatch(f"{value}".strip()) if is_amount else None
     if match is None:
         raise _error(figure, value, where)
 

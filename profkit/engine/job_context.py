@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 
 from profkit.dataclass import dataclass
+from profkit.engine.wording import format_per_step
+from profkit.index.host.steps import divide_by_steps
 from profkit.index.ranks.activity import RankActivity
 from profkit.index.ranks.blocked import BlockedCollective, find_blocked
 from profkit.index.ranks.calls import CollectiveCalls
@@ -27,7 +29,7 @@ from profkit.model.rank_lanes import OwnTime
 from profkit.model.report import Report
 from profkit.packed import Packed
 from profkit.readers.remote import is_url
-from profkit.units import format_ns, format_share
+from profkit.units import format_share
 
 
 @dataclass(frozen=True)
@@ -237,8 +239,7 @@ class JobContext:
 
     def cost(self, ns: float, basis: Basis) -> Cost:
         """Return a cost in the replayed steps, or without steps in the whole recording."""
-        n_steps = self.replay.n_steps
-        per_step_ns = round(ns / n_steps) if n_steps else None
+        per_step_ns = divide_by_steps(ns, self.replay.n_steps)
         return Cost(ns=round(ns), per_step_ns=per_step_ns, basis=basis)
 
     def time_per_step(self, ns: float) -> str:
@@ -247,8 +248,7 @@ class JobContext:
         Args:
             ns: Nanoseconds over all replayed steps.
         """
-        n_steps = self.replay.n_steps
-        return f"{format_ns(ns / n_steps)} per step" if n_steps else format_ns(ns)
+        return format_per_step(ns, self.replay.n_steps)
 
     def time_with_share(self, ns: float) -> str:
         """``1.20 ms per step (12%)``: a time, and its share of the recorded one."""

@@ -6,6 +6,7 @@ from dataclasses import field, fields, replace
 from typing import Any
 
 from profkit._version import __version__
+from profkit.arguments import is_number
 from profkit.dataclass import dataclass
 from profkit.engine.context import Context
 from profkit.engine.detector import Rule, is_health
@@ -110,8 +111,7 @@ def thresholds_for(rule: Rule, overrides: Overrides) -> Any:  # noqa: ANN401  (e
         if name not in defaults:
             message = f"The rule {rule.INFO.name} has no threshold {name}."
             raise UsageError(message, f"It has {', '.join(defaults) or 'none'}.")
-        # True is an int in Python, but not a threshold.
-        if isinstance(value, bool) or not isinstance(value, (int, float)):
+        if not is_number(value):
             message = f"The threshold {name} of {rule.INFO.name} is a number, not {value!r}."
             raise UsageError(message, f"Its default is {defaults[name]}.")
 

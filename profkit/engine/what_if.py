@@ -8,6 +8,7 @@ from typing import Final
 
 import numpy as np
 
+from profkit.arguments import is_number
 from profkit.engine.context import Context
 from profkit.engine.figures.critical_path import per_step_by_kind
 from profkit.errors import UsageError
@@ -330,8 +331,7 @@ def check_factors(scale: Mapping[str, float]) -> Iterator[tuple[str, float]]:
         UsageError: A factor is not a number.
     """
     for pattern, factor in scale.items():
-        # True is an int in Python, but not a factor.
-        if isinstance(factor, bool) or not isinstance(factor, (int, float)):
+        if not is_number(factor):
             message = f"The factor of {pattern!r} is {factor!r}, which is not a number."
             raise UsageError(message, "Write 0.5 for half of the time.")
         yield pattern, float(factor)

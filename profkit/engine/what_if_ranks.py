@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from profkit.arguments import is_number
 from profkit.dataclass import dataclass
 from profkit.engine.job_context import JobContext
 from profkit.engine.needs import WHAT_IF_RANKS, first_unmet
@@ -97,8 +98,7 @@ def check_bandwidth(bandwidth: Mapping[str, Any] | Any) -> dict[str, float]:  # 
 
     by_pattern = bandwidth if isinstance(bandwidth, Mapping) else {"": bandwidth}
     for pattern, factor in by_pattern.items():
-        is_number = isinstance(factor, (int, float)) and not isinstance(factor, bool)
-        if not is_number or not 0 < factor < inf:
+        if not is_number(factor) or not 0 < factor < inf:
             of = f" of {pattern!r}" if pattern else ""
             message = f"The bandwidth{of} is multiplied by {factor!r}, which is no number above 0."
             raise UsageError(message, "Write 2 for twice the bandwidth.")

@@ -39,7 +39,15 @@ def time_per_step(ctx: Context, ns: int) -> str:
     Args:
         ns: Nanoseconds over all steps, or over a recording without steps.
     """
-    n_steps = len(ctx.steps)
+    return format_per_step(ns, len(ctx.steps))
+
+
+def format_per_step(ns: float, n_steps: int) -> str:
+    """Return ``1.20 ms per step``; without steps ``1.20 ms``.
+
+    Args:
+        ns: Nanoseconds over all steps.
+    """
     return f"{format_ns(ns / n_steps)} per step" if n_steps else format_ns(ns)
 
 

@@ -45,7 +45,8 @@ _MIN_NEW: Final = 0.25
 """Minimum share of the growth above the highest sustained value before its start."""
 _MIN_SIGNAL_TO_NOISE: Final = 3.0
 """Minimum growth in multiples of the residual noise."""
-_MAD_TO_SIGMA: Final = 1.4826
+MAD_TO_SIGMA: Final = 1.4826
+"""A normal distribution's standard deviation by its median absolute deviation."""
 _MAX_POINTS: Final = 240
 """Maximum points of a median slope, whose cost is quadratic."""
 RISING_SAMPLES: Final = 4
@@ -173,5 +174,5 @@ def _exceeds_past(before: Floats, grown: Floats) -> bool:
 def _exceeds_noise(steps: Int64s, values: Floats, slope: float) -> bool:
     # The median absolute deviation is robust against single peaks.
     residual = values - slope * steps
-    noise = _MAD_TO_SIGMA * median(np.abs(residual - median(residual)))
+    noise = MAD_TO_SIGMA * median(np.abs(residual - median(residual)))
     return slope * float(steps[-1] - steps[0]) >= _MIN_SIGNAL_TO_NOISE * noise

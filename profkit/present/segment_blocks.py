@@ -3,7 +3,7 @@
 import numpy as np
 
 from profkit.dataclass import dataclass
-from profkit.index.snapshot.allocation_use import find_uses, makes_optimizer_state, use_of_blocks
+from profkit.index.snapshot.allocation_use import find_block_uses
 from profkit.index.snapshot.device_memory import DeviceMemory
 from profkit.index.sums import sum_by_key
 from profkit.model.events import NO_ROW, Int32s, Int64s, Mask
@@ -90,9 +90,7 @@ def find_segment_blocks(memory: DeviceMemory) -> SegmentBlocks:
         n_bytes=n_bytes,
         state=blocks.state[row],
         line=memory.lines.of(stack),
-        use=use_of_blocks(
-            stack, never_freed, at[row] != NO_ROW, find_uses(stacks), makes_optimizer_state(stacks)
-        ),
+        use=find_block_uses(stacks, stack, never_freed, at[row] != NO_ROW),
         at=at[row],
         clock=clock,
         until=int(times[-1]),

@@ -325,10 +325,9 @@ def _by_step(ctx: Context, rows: Rows | Int32s) -> list[int]:
 
 def _host_per_step_ns(ctx: Context) -> int | None:
     """Return the mean duration of a step on the host, if the host runs ahead of the devices."""
-    steps = ctx.steps
-    if not len(steps) or not is_device_bound(ctx):
+    if not is_device_bound(ctx):
         return None
-    return round(steps.total_ns / len(steps))
+    return per_step(ctx, ctx.steps.total_ns)
 
 
 def _summarize_syncs(ctx: Context) -> tuple[SyncSummary, ...]:

@@ -5,6 +5,7 @@ from typing import Final
 import numpy as np
 
 from profkit.engine.context import Context
+from profkit.engine.figures.per_step import per_step
 from profkit.engine.figures.throughput import TimedWork, product_precision
 from profkit.engine.windows import in_windows, windows_ns
 from profkit.index.compute.categories import PRODUCTS
@@ -48,7 +49,7 @@ def summarize_flops(ctx: Context, work: TimedWork) -> FlopSummary | None:
     return FlopSummary(
         flops=flops,
         time_ns=time_ns,
-        per_step_flops=round(flops / len(ctx.steps)) if len(ctx.steps) else None,
+        per_step_flops=per_step(ctx, flops),
         precision=main,
         utilization_share=_utilization(by_precision, time_ns, peaks) if flops else None,
         known_share=_known_share(ctx, work) if flops else None,

@@ -74,7 +74,7 @@ class Steps:
         return np.where(within, place, NO_STEP).astype(np.int32)
 
 
-def divide_by_steps(total: int, n_steps: int) -> int | None:
+def divide_by_steps(total: float, n_steps: int) -> int | None:
     """Return a total per step, rounded; None without steps."""
     return round(total / n_steps) if n_steps else None
 

@@ -11,10 +11,9 @@ import numpy as np
 
 from profkit.dataclass import dataclass
 from profkit.index.distinct import distinct
+from profkit.index.trend import MAD_TO_SIGMA
 from profkit.model.events import Float64s, Int32s, Int64s, Rows
 
-MAD_TO_SIGMA: Final = 1.4826
-"""The median absolute deviation of normally distributed values is their sigma divided by this."""
 _MIN_DRIFT_SPAN_NS: Final = 1_000_000_000
 _MIN_DRIFT_SAMPLES: Final = 10
 _MAX_DRIFT_SAMPLES: Final = 300

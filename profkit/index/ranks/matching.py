@@ -18,9 +18,10 @@ from profkit.dataclass import dataclass
 from profkit.index.distinct import distinct
 from profkit.index.ranges import expand_ranges, find_runs
 from profkit.index.ranks.calls import POINT_TO_POINT
-from profkit.index.ranks.clocks import MAD_TO_SIGMA, Clocks, EndDifferences, compare_clocks
+from profkit.index.ranks.clocks import Clocks, EndDifferences, compare_clocks
 from profkit.index.ranks.job_calls import NO_TEXT, JobCalls, RankCalls
 from profkit.index.sums import median_by_key
+from profkit.index.trend import MAD_TO_SIGMA
 from profkit.model.events import MISSING, Int32s, Int64s, Mask, Rows
 
 SYNCHRONIZING: Final = ("all-reduce", "reduce-scatter", "all-gather", "all-to-all", "barrier")

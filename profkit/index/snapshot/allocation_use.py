@@ -86,10 +86,8 @@ def makes_optimizer_state(stacks: Stacks) -> Mask:
     return stacks_with(stacks, matches)
 
 
-def use_of_blocks(
-    stack: Int32s, is_freed: Mask, is_recorded: Mask, of_stack: UInt8s, is_state: Mask
-) -> UInt8s:
-    """Return the use of some blocks.
+def find_block_uses(stacks: Stacks, stack: Int32s, is_freed: Mask, is_recorded: Mask) -> UInt8s:
+    """Find the use of some blocks, as numbers of :data:`USES`.
 
     Blocks that an optimizer's step allocates and frees again are workspace, not state. Blocks
     without a stack in a history with stacks are of the backward pass: for a GPU, autograd has a
@@ -97,17 +95,17 @@ def use_of_blocks(
     ``torch/csrc/autograd/engine.cpp``; of an MLP's allocations on an H100, three in four were so.
 
     Args:
-        stack: Their stacks. Shape ``(b,)``.
+        stack: The number of each block's stack. Shape ``(b,)``.
         is_freed: Which blocks are freed again. Shape ``(b,)``.
         is_recorded: Which were allocated while the history was recorded. Shape ``(b,)``.
-        of_stack: Result of :func:`find_uses`.
-        is_state: Result of :func:`makes_optimizer_state`.
     """
-    if not len(of_stack):
+    if not len(stacks):
         return np.zeros(len(stack), dtype=np.uint8)
+
     without_stack = np.where(is_recorded, _NUMBER["gradient"], 0)
-    use = np.where(stack == NO_STACK, without_stack, of_stack[stack])
-    is_workspace = (use == _NUMBER["optimizer-state"]) & is_freed & ~is_state[stack]
+    use = np.where(stack == NO_STACK, without_stack, find_uses(stacks)[stack])
+    is_temporary = is_freed & ~makes_optimizer_state(stacks)[stack]
+    is_workspace = (use == _NUMBER["optimizer-state"]) & is_temporary
     return np.where(is_workspace, _NUMBER["workspace"], use).astype(np.uint8)
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 
 from profkit.dataclass import dataclass
-from profkit.index.snapshot.allocation_use import find_uses, makes_optimizer_state, use_of_blocks
+from profkit.index.snapshot.allocation_use import find_block_uses
 from profkit.index.snapshot.replay import DeviceReplay
 from profkit.index.snapshot.stack_lines import NO_LINE, StackLines
 from profkit.model.events import NO_ROW, Int32s, Int64s, Mask, Rows
@@ -68,11 +68,5 @@ def find_block_lifetimes(
         ),
         stack=stack,
         line=lines.of(stack),
-        use=use_of_blocks(
-            stack,
-            end <= replay.end,
-            begin > 0,
-            find_uses(lines.stacks),
-            makes_optimizer_state(lines.stacks),
-        ),
+        use=find_block_uses(lines.stacks, stack, end <= replay.end, begin > 0),
     )

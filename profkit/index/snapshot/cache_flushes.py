@@ -6,15 +6,13 @@ from typing import Final
 import numpy as np
 
 from profkit.dataclass import dataclass
-from profkit.index.snapshot.replay import DeviceReplay
+from profkit.index.snapshot.replay import RELEASES, RESERVES, DeviceReplay
 from profkit.index.snapshot.stack_lines import stacks_with
 from profkit.model.events import MISSING, Int32s, Int64s, Mask, Rows
 from profkit.model.snapshot import NO_STACK, Action, MemorySnapshot, Stacks, UInt8s
 
-_FREES: Final = (Action.SEGMENT_FREE, Action.SEGMENT_UNMAP)
-_DRIVER_ALLOCS: Final = (Action.SEGMENT_ALLOC, Action.SEGMENT_MAP)
-_AFTER_FLUSH: Final = (*_DRIVER_ALLOCS, Action.OOM)
-_ALLOCS: Final = (*_DRIVER_ALLOCS, Action.ALLOC)
+_AFTER_FLUSH: Final = (*RESERVES, Action.OOM)
+_ALLOCS: Final = (*RESERVES, Action.ALLOC)
 _EMPTY_CACHE: Final = ("empty_cache", "emptyCache")
 
 
@@ -66,8 +64,8 @@ def find_cache_flushes(snapshot: MemorySnapshot, replay: DeviceReplay) -> Flushe
     history, rows = snapshot.history, replay.rows
     action, n_bytes, stack = history.action[rows], history.n_bytes[rows], history.stack[rows]
 
-    frees = np.flatnonzero(np.isin(action, _FREES))
-    allocs = np.flatnonzero(np.isin(action, _DRIVER_ALLOCS))
+    frees = np.flatnonzero(np.isin(action, RELEASES))
+    allocs = np.flatnonzero(np.isin(action, RESERVES))
 
     # Frees in a row are one flush.
     is_apart = np.diff(frees) > 1

@@ -19,7 +19,7 @@ from profkit.index.snapshot.live_blocks import (
     group_by_site,
 )
 from profkit.index.snapshot.oom_analysis import AllocationFailure, find_allocation_failures
-from profkit.index.snapshot.replay import DeviceReplay, compute_common_levels
+from profkit.index.snapshot.replay import DeviceReplay, compute_common_levels, driver_figures
 from profkit.index.snapshot.segment_map import (
     SegmentMap,
     build_final_segment_map,
@@ -52,8 +52,7 @@ class DeviceMemory:
     @property
     def driver(self) -> DeviceBytes | None:
         """Return the driver's figures of the device when the snapshot was taken, if recorded."""
-        drivers = (driver for driver in self.snapshot.driver if driver.device == self.replay.device)
-        return next(drivers, None)
+        return driver_figures(self.snapshot, self.replay.device)
 
     @cached_property
     def _common(self) -> tuple[Int64s, Int64s]:

@@ -7,13 +7,14 @@ one stream, the default pool or one private pool. So bytes are counted by pool.
 import numpy as np
 
 from profkit.dataclass import dataclass
+from profkit.index.distinct import by_number
 from profkit.index.snapshot.allocator.settings import (
     BLOCK_BYTES,
     LARGE_SEGMENT_BYTES,
     SMALL_BYTES,
     SMALL_SEGMENT_BYTES,
 )
-from profkit.index.snapshot.replay import DeviceReplay
+from profkit.index.snapshot.replay import RELEASES, RESERVES, DeviceReplay, sort_segments
 from profkit.index.sums import sum_by_key
 from profkit.model.events import NO_ROW, Int64s, Mask, Rows
 from profkit.model.snapshot import Action, MemorySnapshot
@@ -68,8 +69,8 @@ def find_driver_requests(snapshot: MemorySnapshot, replay: DeviceReplay) -> Driv
     history = snapshot.history
     rows = replay.rows
     action = history.action[rows]
-    is_request = np.isin(action, (Action.SEGMENT_ALLOC, Action.SEGMENT_MAP))
-    is_release = np.isin(action, (Action.SEGMENT_FREE, Action.SEGMENT_UNMAP))
+    is_request = np.isin(action, RESERVES)
+    is_release = np.isin(action, RELEASES)
     is_begin, is_end = action == Action.ALLOC, replay.ends
 
     # The history has requested sizes. Blocks that are live at the end have their real size
@@ -120,8 +121,7 @@ def _assign_pools(
         requests, and whether it is private, of shape ``(p,)``.
     """
     segments, blocks, history = snapshot.segments, snapshot.blocks, snapshot.history
-    segment_rows = np.flatnonzero(segments.device == replay.device)
-    segment_rows = segment_rows[np.argsort(segments.address[segment_rows], kind="stable")]
+    segment_rows = sort_segments(snapshot, replay.device)
 
     address = history.address[replay.rows[place]]
     is_small_change = np.where(is_block, n_bytes <= SMALL_BYTES, n_bytes == SMALL_SEGMENT_BYTES)
@@ -169,10 +169,7 @@ def _number(values: Int64s) -> Int64s:
 
 def _compute_levels(group: Rows, change: Int64s, final: Int64s) -> Int64s:
     """Compute the level of each group before each change, from the final levels."""
-    is_short = len(final) <= np.iinfo(np.int16).max
-    # NumPy sorts short integers by radix, which is faster.
-    order = np.argsort(group.astype(np.int16) if is_short else group, kind="stable")
-
+    order = by_number(group)
     total = np.cumsum(change[order])
     last = np.cumsum(np.bincount(group, minlength=len(final))) - 1
     level = np.empty(len(group), dtype=np.int64)

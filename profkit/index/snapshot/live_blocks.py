@@ -7,7 +7,7 @@ import numpy as np
 
 from profkit.dataclass import dataclass
 from profkit.index.distinct import distinct
-from profkit.index.snapshot.allocation_use import find_uses, makes_optimizer_state, use_of_blocks
+from profkit.index.snapshot.allocation_use import find_block_uses
 from profkit.index.snapshot.allocator.settings import OWN_SEGMENT_BYTES, SMALL_BYTES
 from profkit.index.snapshot.replay import DeviceReplay
 from profkit.index.snapshot.stack_lines import NO_LINE, StackLines
@@ -108,13 +108,7 @@ def find_live_blocks(snapshot: MemorySnapshot, replay: DeviceReplay, place: int)
 def group_by_site(live: LiveBlocks, lines: StackLines) -> LiveBlockSites:
     """Group live blocks by source line and use."""
     line = lines.of(live.stack)
-    use = use_of_blocks(
-        live.stack,
-        live.is_freed,
-        live.is_recorded,
-        find_uses(lines.stacks),
-        makes_optimizer_state(lines.stacks),
-    )
+    use = find_block_uses(lines.stacks, live.stack, live.is_freed, live.is_recorded)
 
     # Use and flag fit into the low bits of one key, which sorts faster than three columns.
     is_separate = live.is_before_recording & (line == NO_LINE)

@@ -6,7 +6,7 @@ import numpy as np
 
 from profkit.dataclass import dataclass
 from profkit.index.snapshot.allocator.settings import SMALL_BYTES, segment_bytes
-from profkit.index.snapshot.replay import DeviceReplay, compute_common_levels
+from profkit.index.snapshot.replay import DeviceReplay, compute_common_levels, driver_figures
 from profkit.index.snapshot.segment_map import build_segment_map_at
 from profkit.model.device_bytes import DeviceBytes
 from profkit.model.events import MISSING
@@ -129,5 +129,5 @@ def _build_failure(snapshot: MemorySnapshot, replay: DeviceReplay, place: int) -
         active_bytes=int(replay.active_bytes[place]),
         unreleasable_bytes=int(reserved[place] - active[place]),
         largest_usable_block_bytes=largest,
-        driver=next((driver for driver in snapshot.driver if driver.device == replay.device), None),
+        driver=driver_figures(snapshot, replay.device),
     )

@@ -14,11 +14,14 @@ from typing import Final
 import numpy as np
 
 from profkit.dataclass import dataclass
+from profkit.model.device_bytes import DeviceBytes
 from profkit.model.events import NO_ROW, Int32s, Int64s, Mask, Rows
 from profkit.model.snapshot import Action, MemorySnapshot, State, UInt8s
 
-_RESERVES: Final = (Action.SEGMENT_ALLOC, Action.SEGMENT_MAP)
-_RELEASES: Final = (Action.SEGMENT_FREE, Action.SEGMENT_UNMAP)
+RESERVES: Final = (Action.SEGMENT_ALLOC, Action.SEGMENT_MAP)
+"""Actions that obtain memory from the driver."""
+RELEASES: Final = (Action.SEGMENT_FREE, Action.SEGMENT_UNMAP)
+"""Actions that return memory to the driver."""
 
 
 @dataclass(frozen=True)
@@ -94,6 +97,18 @@ class DeviceReplay:
         return len(self.rows)
 
 
+def sort_segments(snapshot: MemorySnapshot, device: int) -> Rows:
+    """Return the rows of a device's segments, by address."""
+    segments = snapshot.segments
+    rows = np.flatnonzero(segments.device == device)
+    return rows[np.argsort(segments.address[rows], kind="stable")]
+
+
+def driver_figures(snapshot: MemorySnapshot, device: int) -> DeviceBytes | None:
+    """Return the driver's figures of a device when the snapshot was taken, if recorded."""
+    return next((driver for driver in snapshot.driver if driver.device == device), None)
+
+
 def replay_history(snapshot: MemorySnapshot) -> tuple[DeviceReplay, ...]:
     """Replay the history of every device."""
     return tuple(_replay_device(snapshot, device) for device in snapshot.devices)
@@ -135,8 +150,8 @@ def _replay_device(snapshot: MemorySnapshot, device: int) -> DeviceReplay:
         reserved_bytes=levels(
             int(segments.total_bytes[is_on_device].sum()),
             n_bytes,
-            np.isin(action, _RESERVES),
-            np.isin(action, _RELEASES),
+            np.isin(action, RESERVES),
+            np.isin(action, RELEASES),
         ),
     )
 
@@ -314,7 +329,7 @@ def compute_common_levels(snapshot: MemorySnapshot, replay: DeviceReplay) -> tup
     reserved = levels(
         int(segments.total_bytes[is_private_segment].sum()),
         n_bytes,
-        is_private_row & np.isin(action, _RESERVES),
-        is_private_row & np.isin(action, _RELEASES),
+        is_private_row & np.isin(action, RESERVES),
+        is_private_row & np.isin(action, RELEASES),
     )
     return replay.active_bytes - active, replay.reserved_bytes - reserved

@@ -12,7 +12,7 @@ import numpy as np
 from profkit.dataclass import dataclass
 from profkit.index.snapshot.allocator.settings import BLOCK_BYTES, SMALL_SEGMENT_BYTES
 from profkit.index.snapshot.live_blocks import find_live_blocks
-from profkit.index.snapshot.replay import DeviceReplay, is_private, pair_by_address
+from profkit.index.snapshot.replay import DeviceReplay, is_private, pair_by_address, sort_segments
 from profkit.index.snapshot.stack_lines import StackLines
 from profkit.index.sums import sum_by_key
 from profkit.model.events import NO_ROW, Int32s, Int64s, Mask, Rows
@@ -131,9 +131,7 @@ NO_SEGMENTS: Final = SegmentMap(
 def build_final_segment_map(snapshot: MemorySnapshot, device: int) -> SegmentMap:
     """Build the segment map of the snapshot itself."""
     segments, blocks = snapshot.segments, snapshot.blocks
-    segment_rows = np.flatnonzero(segments.device == device)
-    segment_rows = segment_rows[np.argsort(segments.address[segment_rows], kind="stable")]
-
+    segment_rows = sort_segments(snapshot, device)
     block_rows = np.flatnonzero(segments.device[blocks.segment] == device)
     block_rows = block_rows[np.argsort(blocks.address[block_rows], kind="stable")]
 
@@ -213,8 +211,7 @@ def _find_segments(
         history.address[rows], history.action[rows], Action.SEGMENT_ALLOC, Action.SEGMENT_FREE
     )
 
-    rows_by_address = np.flatnonzero(segments.device == replay.device)
-    rows_by_address = rows_by_address[np.argsort(segments.address[rows_by_address], kind="stable")]
+    rows_by_address = sort_segments(snapshot, replay.device)
 
     # The allocation of each segment that still exists.
     since = np.full(len(rows_by_address), NO_ROW, dtype=np.intp)

@@ -26,7 +26,7 @@ from profkit.index.snapshot.allocator.simulate import (
 from profkit.index.snapshot.cache_flushes import FlushCause, Flushes
 from profkit.index.snapshot.oom_analysis import AllocationFailure
 from profkit.index.snapshot.recorded_requests import find_recorded_requests
-from profkit.index.snapshot.replay import DeviceReplay, compute_common_levels
+from profkit.index.snapshot.replay import DeviceReplay, compute_common_levels, driver_figures
 from profkit.model.events import Int64s, Rows
 from profkit.model.snapshot import MemorySnapshot
 
@@ -83,7 +83,7 @@ def build_recorded_history(
         ]
         capacity = max([peak, *capacities[:1]])
 
-    driver = next((figures for figures in snapshot.driver if figures.device == replay.device), None)
+    driver = driver_figures(snapshot, replay.device)
     limit = None if driver is None else driver.limit_bytes
 
     return RecordedHistory(

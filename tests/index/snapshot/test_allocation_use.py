@@ -5,9 +5,8 @@ import pytest
 
 from profkit.index.snapshot.allocation_use import (
     USES,
+    find_block_uses,
     find_uses,
-    makes_optimizer_state,
-    use_of_blocks,
 )
 from profkit.index.snapshot.stack_lines import NO_LINE, find_stack_lines, is_python
 from profkit.model.location import Frame, Location
@@ -80,7 +79,7 @@ def test_blocks_that_an_optimizer_step_frees_are_workspace() -> None:
     stack = np.array([0, 0, 1, NO_STACK], dtype=np.int32)
     freed = np.array([True, False, True, True])
     never = np.zeros(4, np.bool_)
-    uses = use_of_blocks(stack, freed, never, find_uses(of), makes_optimizer_state(of))
+    uses = find_block_uses(of, stack, freed, never)
     assert [USES[use] for use in uses] == [
         "workspace",
         "optimizer-state",
@@ -94,7 +93,7 @@ def test_recorded_blocks_without_a_stack_are_of_the_backward_pass() -> None:
     stack = np.array([NO_STACK, NO_STACK, 0], dtype=np.int32)
     is_recorded = np.array([True, False, True])
     freed = np.zeros(3, np.bool_)
-    uses = use_of_blocks(stack, freed, is_recorded, find_uses(of), makes_optimizer_state(of))
+    uses = find_block_uses(of, stack, freed, is_recorded)
     assert [USES[use] for use in uses] == ["gradient", "unknown", "activation"]
 
 
@@ -107,13 +106,8 @@ def test_profkits_own_frames_are_no_lines_of_the_user() -> None:
 
 def test_without_stacks_every_use_is_unknown() -> None:
     none = stacks()
-    uses = use_of_blocks(
-        np.array([NO_STACK], np.int32),
-        np.array([True]),
-        np.array([True]),
-        find_uses(none),
-        makes_optimizer_state(none),
-    )
+    stack, is_any = np.array([NO_STACK], np.int32), np.array([True])
+    uses = find_block_uses(none, stack, is_any, is_any)
     assert uses.tolist() == [0]
 
 
