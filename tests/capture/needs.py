@@ -4,7 +4,7 @@ from typing import Final
 
 import pytest
 
-from profkit.capture.recording.harmless_kinds import all_threads_setting
+from profkit.capture.process.torch_features import all_threads_setting
 
 HAS_ALL_THREADS: Final = all_threads_setting() is not None
 

@@ -11,10 +11,11 @@ such a write with torch 2.13.
 from collections.abc import Iterable
 from enum import Enum, auto
 from inspect import iscode
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 from profkit.capture.process.objects import running_frames
 from profkit.capture.process.optimizer_steps import step_regions
+from profkit.capture.process.torch_features import all_threads_setting
 from profkit.model.torch_names import OPTIMIZER_STEP
 
 
@@ -98,19 +99,6 @@ def can_trace_calls() -> bool:
 
     code = getattr(Module.__call__, "__code__", None)
     return iscode(code) and code.co_argcount > 0 and code.co_varnames[0] == "self"
-
-
-def all_threads_setting() -> Any:  # noqa: ANN401
-    """Return torch's setting that records all threads; None in torch 2.6, which has none.
-
-    Source: ``torch/csrc/profiler/orchestration/observer.h`` (``ExperimentalConfig``).
-    """
-    from torch._C._profiler import _ExperimentalConfig
-
-    try:
-        return _ExperimentalConfig(profile_all_threads=True)
-    except TypeError:
-        return None
 
 
 def note_stop(recording: StoppedRecording) -> None:

@@ -17,6 +17,7 @@ from typing import IO, Any, Final
 from profkit.capture.process import devices, environment, program_profilers
 from profkit.capture.process.files import count_events
 from profkit.capture.process.imported_code import imported_code
+from profkit.capture.process.torch_features import all_threads_setting
 from profkit.capture.recording import event_tree, harmless_kinds, quiet_profiler
 from profkit.capture.recording.activities import choose_activities, toggled_activities
 from profkit.capture.recording.harmless_kinds import RecordingKind
@@ -115,7 +116,7 @@ class ProfilerRecording:
                 profile_memory=options.memory,
                 with_stack=stacks,
                 with_flops=options.flops,
-                experimental_config=harmless_kinds.all_threads_setting() if is_of_all else None,
+                experimental_config=all_threads_setting() if is_of_all else None,
             )
 
     @property

@@ -22,6 +22,7 @@ from typing import Any, Final
 from profkit.capture.memory.holders.attributes import namespace_of, type_name
 from profkit.capture.process.new_thread import in_new_thread
 from profkit.capture.process.objects import no_torch_function
+from profkit.capture.process.torch_features import shows_saved_tensors
 from profkit.model.live_memory import Graph
 
 LIMIT: Final = 200_000
@@ -266,18 +267,6 @@ class GraphWalk:
             is_custom = issubclass(cls, torch.autograd.function.BackwardCFunction)
             description = self._classes[id(cls)] = tuple(names), is_custom
         return description
-
-
-@functools.cache
-def shows_saved_tensors() -> bool:
-    """Return whether torch shows what a node has saved without running the program's hooks.
-
-    Before ``SavedTensor.data``, which torch 2.9 does not have, a saved tensor can only be unpacked.
-    """
-    import torch
-
-    autograd = getattr(torch._C, "_autograd", None)  # noqa: SLF001  (torch has no public way)
-    return hasattr(getattr(autograd, "SavedTensor", None), "data")
 
 
 def safe_depth() -> int:

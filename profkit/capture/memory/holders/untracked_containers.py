@@ -14,16 +14,13 @@ import numpy as np
 
 from profkit.capture.process.frames import local_values
 from profkit.capture.process.objects import instances, referents, type_ids, types_of
+from profkit.capture.process.torch_features import tensors_refer_to_class
 
 BATCH: Final = 512
 """Objects whose referents are fetched at once."""
 
 _UNTRACKED: Final = frozenset(map(id, (dict, tuple, np.ndarray)))
 """Ids of types: hashing a type may call a metaclass of the program."""
-
-
-_TENSORS_REFER_TO_TYPE: Final = (2, 13)
-"""The torch from which on every tensor shows its class to the garbage collector."""
 
 
 def contents_of(thing: object) -> list[object]:
@@ -63,18 +60,12 @@ def live_tensors() -> list[Any]:
 
     An object of a class that Python code defines refers to its class. So one pass in C finds all
     tensors, in half the time of a list of all objects: 25 ns for each object instead of 60 to 100.
-
-    Source: ``THPVariable_subclass_traverse`` in ``torch/csrc/autograd/python_variable.cpp``.
-    Before torch 2.13 it leaves out tensors that C++ refers to as well; which of the releases
-    before that also do not was not examined.
     """
     import torch
 
     types = types_of(torch.Tensor)
-    version: Any = torch.__version__  # compares with tuples
-    if version < _TENSORS_REFER_TO_TYPE:
-        return instances(gc.get_objects(), set(map(id, types)))
-    return instances(gc.get_referrers(*types), set(map(id, types)))
+    objects = gc.get_referrers(*types) if tensors_refer_to_class() else gc.get_objects()
+    return instances(objects, set(map(id, types)))
 
 
 def find_untracked(

@@ -6,11 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from profkit.capture.memory.cuda import history
-from profkit.capture.memory.holders.autograd_graphs import (
-    GraphWalk,
-    grad_fns_of,
-    shows_saved_tensors,
-)
+from profkit.capture.memory.holders.autograd_graphs import GraphWalk, grad_fns_of
 from profkit.capture.memory.monitor.budget import OVERDUE, Clock, Work
 from profkit.capture.memory.monitor.host_peak import HostPeaks
 from profkit.capture.memory.monitor.live_tensors import LiveTensors
@@ -20,6 +16,7 @@ from profkit.capture.process import devices
 from profkit.capture.process.cpu_time import main_delayed_ns
 from profkit.capture.process.malloc_stats import Allocated, Heap
 from profkit.capture.process.objects import no_torch_function
+from profkit.capture.process.torch_features import shows_saved_tensors
 from profkit.capture.recording.session import sessions
 from profkit.index.trend import MIN_POINTS, median_slope
 from profkit.readers.process_memory import garbage_collection_paused

@@ -5,7 +5,7 @@ from types import ModuleType
 
 import pytest
 
-from profkit.capture.memory.holders.autograd_graphs import shows_saved_tensors
+from profkit.capture.process.torch_features import shows_saved_tensors
 from tests.capture.memory.saved_tensors import REASON
 from tests.capture.memory.worlds import World, of, text
 
