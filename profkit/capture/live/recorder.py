@@ -176,15 +176,13 @@ class StepRecorder:
         if request.with_memory:
             request.memory = Memory(self._name, _NO_LIMIT, self._folder, quiet=True)
             request.memory.__enter__()
-        opened = current.enter(
+        request.session = current.open_session(
             self._name,
-            _NO_LIMIT,
             Options(folder=self._folder, quiet=True),
             Schedule(DEFAULT_WAIT, DEFAULT_WARMUP, request.n_steps),
             "user" if source is None or source == "module" else source,
             n_late if n_late < _N_BEFORE else 0,
         )
-        request.session = opened if isinstance(opened, Session) else None
 
         limit_s = _LEAST_S + _SLOWDOWN * self._clock.longest_s(_N_BEFORE + request.n_steps)
         request.ends_s = time.monotonic() + limit_s

@@ -64,29 +64,43 @@ def is_known(device: OnlyDevice) -> bool:
 
 
 def enter(
-    name: str,
-    limit: int,
-    options: Options,
-    schedule: Schedule | None,
-    steps: StepKind,
-    first_step: int = 0,
-    budget: StepBudget | None = None,
+    name: str, limit: int, options: Options, schedule: Schedule | None, steps: StepKind
 ) -> Session | contextlib.AbstractContextManager[Any] | None:
     """Open a block: as the capture, as a region of the open one, or (None) not at all.
 
     Args:
         limit: How often the name is recorded in this process.
         schedule: Which steps to record, or None for the whole block.
+    """
+    with _lock:
+        outer = state.session
+        if outer is not None:
+            # The recording of steps ends within a loop, whose region would be left open.
+            is_cut = schedule is not None and outer.records_steps
+            return None if is_cut else _open_region(outer, name)
+        if n_recorded.get(name, 0) >= limit:
+            _note_limit(name, limit, quiet=options.quiet)
+            return None
+    return open_session(name, options, schedule, steps)
+
+
+def open_session(
+    name: str,
+    options: Options,
+    schedule: Schedule | None,
+    steps: StepKind,
+    first_step: int = 0,
+    budget: StepBudget | None = None,
+) -> Session | None:
+    """Open a block as the capture, however often its name was recorded; None if there is one.
+
+    Args:
+        schedule: Which steps to record, or None for the whole block.
         first_step: The number of the first step, from 0.
         budget: Limits what the steps cost, or None.
     """
     with _lock:
         if state.session is not None:
-            # The recording of steps ends within a loop, whose region would be left open.
-            is_cut = schedule is not None and state.session.records_steps
-            return None if is_cut else _open_region(state.session, name)
-        if n_recorded.get(name, 0) >= limit:
-            _note_limit(name, limit, quiet=options.quiet)
             return None
         n_recorded[name] = n_recorded.get(name, 0) + 1
         state.session = opened = Session(name, options, schedule, steps, first_step, budget)

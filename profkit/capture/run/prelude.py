@@ -77,8 +77,7 @@ class Prelude:
         self._sampler.start()
         if not can_mute():
             return
-        opened = current.enter(self._name, 1 << 30, self._options, None, "whole")
-        self._session = opened if isinstance(opened, Session) else None
+        self._session = current.open_session(self._name, self._options, None, "whole")
         # A thread of its own, as the program may reach no safe point for long.
         if self._session is not None and self.is_recording:
             self._session.writer.sampled = self._summarize_samples

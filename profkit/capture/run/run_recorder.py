@@ -26,7 +26,6 @@ from profkit.capture.run.run_states import (
 from profkit.dataclass import replace
 from profkit.model.capture_info import StepKind
 
-_NO_LIMIT: Final = 1 << 30
 _MAX_IDLE_STEPS: Final = 16
 _SHORT_STEP_S: Final = 0.001
 """Of steps of less than this many seconds only each sixteenth ends, while nothing is recorded."""
@@ -246,16 +245,14 @@ class RunRecorder:
         if self.program_profiler or state.schedule is None or state.kind is None:
             return
         is_default = self._plan.schedule == DEFAULT_SCHEDULE
-        opened = current.enter(
+        self._session = current.open_session(
             self._plan.name,
-            _NO_LIMIT,
             self._plan.options,
             state.schedule,
             state.kind,
             state.n_steps,
             StepBudget(self._budget) if is_default else None,
         )
-        self._session = opened if isinstance(opened, Session) else None
 
     def _end_step(self) -> None:
         if self._session is None:

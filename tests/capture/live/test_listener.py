@@ -297,7 +297,7 @@ def test_a_recording_that_fails_leaves_nothing_open(
     def fails(*_arguments: object) -> None:
         raise MemoryError("no memory")
 
-    monkeypatch.setattr(current, "enter", fails)
+    monkeypatch.setattr(current, "open_session", fails)
     n_listeners = len(current.step_listeners)
     with recording(listening, memory=True) as answer:
         for _ in range(3):
