@@ -8,7 +8,7 @@ and traces written by torch 2.13.
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import field
 from typing import Any, Final
 
@@ -139,11 +139,9 @@ class EventRecorder:
         finally:
             open_ops.pop()
 
-    @contextmanager
-    def annotation(self, name: str) -> Iterator[Event]:
+    def annotation(self, name: str) -> AbstractContextManager[Event]:
         """Record a ``user_annotation`` around a block, as ``record_function`` does."""
-        with self._span("user_annotation", name, {"External id": self._next_id()}) as event:
-            yield event
+        return self._span("user_annotation", name, {"External id": self._next_id()})
 
     @contextmanager
     def _python_call(self, name: str, extra: dict[str, Any]) -> Iterator[Event]:
@@ -158,29 +156,23 @@ class EventRecorder:
         finally:
             callers.pop()
 
-    @contextmanager
-    def frame(self, file: str, line: int, function: str) -> Iterator[Event]:
+    def frame(self, file: str, line: int, function: str) -> AbstractContextManager[Event]:
         """Record a call of a Python function around a block.
 
         Args:
             file: The path as recorded.
             line: The function's first line, as in torch's stacks.
         """
-        with self._python_call(f"{file}({line}): {function}", {}) as event:
-            yield event
+        return self._python_call(f"{file}({line}): {function}", {})
 
-    @contextmanager
-    def builtin(self, name: str) -> Iterator[Event]:
+    def builtin(self, name: str) -> AbstractContextManager[Event]:
         """Record a call of a builtin around a block, such as ``method item of Tensor object``."""
-        with self._python_call(f"{BUILTIN_PREFIX}{name}>", {}) as event:
-            yield event
+        return self._python_call(f"{BUILTIN_PREFIX}{name}>", {})
 
-    @contextmanager
-    def module(self, name: str, ident: int = 0) -> Iterator[Event]:
+    def module(self, name: str, ident: int = 0) -> AbstractContextManager[Event]:
         """Record a call of an ``nn.Module`` around a block: ``nn.Module: Linear_0``."""
         extra = {"Python module id": ident}
-        with self._python_call(f"{MODULE_PREFIX}{name}_{ident}", extra) as event:
-            yield event
+        return self._python_call(f"{MODULE_PREFIX}{name}_{ident}", extra)
 
     def _external_id(self) -> dict[str, int]:
         open_ops = self._open_ops.get(self.tid)

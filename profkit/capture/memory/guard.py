@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Callable
-from typing import Any, Final, Self, TypeVar, cast, overload
+from typing import Any, Final, Self, TypeVar, overload
 
 from profkit.arguments import Arguments, whole
 from profkit.capture.memory.monitor.budget import Budget, Work
@@ -59,14 +59,6 @@ class NoLeak(wrappers.CaptureBlock):
             return
 
         self._check(live.leaks)
-
-    def __call__(self, function: Function) -> Function:
-        """Guard a function of any kind, each call or item of which is a step.
-
-        Raises:
-            UsageError: If it is not a function.
-        """
-        return cast("Function", wrappers.decorate(function, self._function, self._wrap))
 
     def _wrap(self, function: Function) -> Function:
         calls = _Calls(self._check)

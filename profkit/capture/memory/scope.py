@@ -5,7 +5,7 @@ import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final, Self, TypeVar, cast, overload
+from typing import Any, Final, Self, TypeVar, overload
 
 from profkit.arguments import FLAG, NAME, PATH, Arguments, optional, whole
 from profkit.capture.memory.cuda import history, oom
@@ -155,14 +155,6 @@ class Memory(wrappers.CaptureBlock):
                 self._write(self._live)
             elif steps.is_without_steps:
                 self._write_without_steps(failed=wrappers.is_early_end(kind))
-
-    def __call__(self, function: Function) -> Function:
-        """Monitor every call of a function, up to the limit.
-
-        Raises:
-            UsageError: If it is not a function.
-        """
-        return cast("Function", wrappers.decorate(function, self._function, self._wrap))
 
     def _wrap(self, function: Function) -> Function:
         options = self._options

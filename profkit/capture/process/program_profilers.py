@@ -113,7 +113,7 @@ def subscribe(listener: Listener, *, from_import: bool = False) -> None:
         state.is_none_made |= from_import and not _undo
         _listeners.append(listener)
         if not _undo:
-            _undo.extend(filter(None, (_observe_calls(*place, _notify) for place in _WATCHED)))
+            _undo.extend(_observe_all(_WATCHED, _notify))
 
 
 def unsubscribe(listener: Listener) -> None:
@@ -133,7 +133,7 @@ def watching_python(listener: Listener) -> Iterator[None]:
 
     Packages that set one in C are not noticed.
     """
-    undo = list(filter(None, (_observe_calls(*place, listener) for place in _SETS_PROFILE)))
+    undo = _observe_all(_SETS_PROFILE, listener)
     try:
         yield
     finally:
@@ -148,9 +148,7 @@ def watch_functions(
 
     Calls within :func:`own` are not the program's.
     """
-    return list(
-        filter(None, (_observe_calls(module, "", name, module, listener) for name in names))
-    )
+    return _observe_all([(module, "", name, module) for name in names], listener)
 
 
 def is_recording() -> bool:
@@ -234,6 +232,13 @@ def _is_warming_up(profile: Any) -> bool:  # noqa: ANN401  (of torch.profiler or
     action = getattr(getattr(profile, "current_action", None), "name", "")
     started = getattr(profile, "profiler", None) is not None
     return started and action == "WARMUP" and bool(getattr(profile, "acc_events", False))
+
+
+def _observe_all(
+    places: Collection[tuple[str, str, str, str]], notify: Listener
+) -> list[Callable[[], None]]:
+    """Have functions call a listener first, as far as they exist; returns what undoes it."""
+    return list(filter(None, (_observe_calls(*place, notify) for place in places)))
 
 
 def _observe_calls(

@@ -21,12 +21,22 @@ _NORMAL_ENDS: Final = (StopIteration, StopAsyncIteration, GeneratorExit)
 
 
 class CaptureBlock:
-    """What ``with`` opens; ``async with`` is refused with a hint."""
+    """What ``with`` opens, and what decorates; ``async with`` is refused with a hint."""
 
     __slots__ = ()
 
     _function: ClassVar[str] = "profkit.trace"
     """The public function that makes it."""
+    _wrap: Callable[[Any], Any]
+    """Returns a function whose calls open a block."""
+
+    def __call__(self, function: Function) -> Function:
+        """Open a block for every call of a function of any kind, or for every item of a generator.
+
+        Raises:
+            UsageError: If it is not a function.
+        """
+        return cast("Function", decorate(function, self._function, self._wrap))
 
     def __aenter__(self) -> NoReturn:
         """Refuse to be opened.

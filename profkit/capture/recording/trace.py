@@ -3,7 +3,7 @@
 import os
 import threading
 from collections.abc import Callable
-from typing import Any, Final, NamedTuple, Self, TypeVar, cast, get_args, overload
+from typing import Any, Final, NamedTuple, Self, TypeVar, get_args, overload
 
 from profkit.arguments import (
     FLAG,
@@ -208,7 +208,7 @@ class TraceCapture(wrappers.CaptureBlock):
                 f"{self._function}(…) as t:` around the loop that calls the function, and "
                 "`t.step()` after each call.",
             )
-        return cast("Function", wrappers.decorate(function, self._function, self._wrap))
+        return super().__call__(function)
 
     def _wrap(self, function: Function) -> Function:
         name = self._name or wrappers.name_of(function)

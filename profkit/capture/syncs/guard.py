@@ -8,7 +8,7 @@ import linecache
 import threading
 from collections.abc import Callable
 from contextvars import ContextVar, Token
-from typing import Any, Final, Self, TypeVar, cast, overload
+from typing import Any, Final, Self, TypeVar, overload
 
 from profkit.arguments import FLAG, REASON, Arguments
 from profkit.capture.process import wrappers
@@ -86,14 +86,6 @@ class NoSync(wrappers.CaptureBlock):
         late, self._raise_at_end = self._raise_at_end, None
         if late is not None and not wrappers.is_early_end(kind):
             raise HostSyncError(_message(late), _HINT, lines=self.lines)
-
-    def __call__(self, function: Function) -> Function:
-        """Guard every call of a function of any kind.
-
-        Raises:
-            UsageError: If it is not a function.
-        """
-        return cast("Function", wrappers.decorate(function, self._function, self._wrap))
 
     def _wrap(self, function: Function) -> Function:
         return wrappers.wrap(function, self._copy)
@@ -203,14 +195,6 @@ class AllowSync(wrappers.CaptureBlock):
         if not self._tokens:
             raise wrappers.not_open(self._function)
         _reset(sync_monitor.allowed_reason, self._tokens.pop())
-
-    def __call__(self, function: Function) -> Function:
-        """Allow syncs in every call of a function of any kind.
-
-        Raises:
-            UsageError: If it is not a function.
-        """
-        return cast("Function", wrappers.decorate(function, self._function, self._wrap))
 
     def _wrap(self, function: Function) -> Function:
         return wrappers.wrap(function, lambda: AllowSync(self._why))
