@@ -16,9 +16,10 @@ from profkit.cli._options import read_options
 from profkit.folders import working_folder
 
 if TYPE_CHECKING:
+    from profkit.analysis.options import AnalysisOptions
     from profkit.capture.run.job import RankOfJob
     from profkit.capture.run.plan import Plan
-    from profkit.capture.run.run import ProgramTarget
+    from profkit.capture.run.run import ProgramTarget, RunResult
     from profkit.capture.run.spawned import SpawnedWorkers
 
 
@@ -94,7 +95,7 @@ def command(  # noqa: PLR0913  (one argument per option)
     from profkit.capture.recording.options import Options
     from profkit.capture.recording.schedule import Schedule
     from profkit.capture.run.plan import Plan
-    from profkit.capture.run.run import ProgramTarget, RunResult, run
+    from profkit.capture.run.run import ProgramTarget
 
     if json_file is not None:
         json_file = _resolve_json(json_file)
@@ -105,90 +106,108 @@ def command(  # noqa: PLR0913  (one argument per option)
     option_words += [name for name, is_set in flags.items() if is_set]
     _run_if_torchrun(target, option_words, folder)
 
-    schedule = Schedule(wait, warmup, active)
-    options = Options(folder=folder, quiet=True)
     plan = Plan(
         target.title,
-        options,
-        schedule,
+        Options(folder=folder, quiet=True),
+        Schedule(wait, warmup, active),
         record_trace=not no_trace,
         monitor_memory=not no_leaks,
         lines_of_python=lines_of_python,
     )
-    is_empty = no_trace and no_leaks
-    rank = None if is_empty else _find_rank(plan)
-    workers = _Workers(plan)
+    recorded = _RecordedRun(plan, analysis_options, json_file)
+    try:
+        end = recorded.run(target)
+    except CannotStartError as error:
+        echo(str(error))
+        recorded.drop_rank(error.exit_code)
+        return error.exit_code
+    raise _exit_as(end)
 
-    def report(outcome: RunResult, *, is_killed: bool) -> None:
+
+class _RecordedRun:
+    """Runs a program as a plan records it, and reports on it.
+
+    Args:
+        plan: What to record.
+        analysis_options: Rules, thresholds and peaks of the report.
+        json_file: The file for the report in JSON, or None.
+    """
+
+    def __init__(
+        self, plan: "Plan", analysis_options: "AnalysisOptions", json_file: str | None
+    ) -> None:
+        self._plan = plan
+        self._analysis_options = analysis_options
+        self._json_file = json_file
+        self._records = plan.record_trace or plan.monitor_memory
+        self._rank = _find_rank(plan) if self._records else None
+        self._workers = _Workers(plan)
+        self._endings: list[BaseException | None] = []
+
+    def run(self, target: "ProgramTarget") -> BaseException | None:
+        """Run the program, report on it, and return the exception that ends it.
+
+        Raises:
+            CannotStartError: There is no such program.
+        """
+        from profkit.capture.run.run import RunResult, run
+
+        with ExitStack() as held:
+            try:
+                outcome = run(
+                    target,
+                    self._plan,
+                    killed=partial(self._report, is_killed=True),
+                    ended=partial(self._defer_signals, held),
+                    began=self._workers.watch,
+                )
+            except KeyboardInterrupt:
+                if not self._endings:
+                    raise
+                # Ctrl-C while the report is made does not change how the program ended.
+                outcome = RunResult(self._endings[0], None, "The report was interrupted.")
+            end = _show_error(outcome.error)
+            if self._records and not outcome.is_of_child:
+                self._report(outcome, is_killed=False)
+        return end
+
+    def drop_rank(self, exit_code: int) -> None:
+        """Tell the other ranks that this one could not start."""
+        if self._rank is not None:
+            from profkit.capture.run.job_end import drop_rank
+            from profkit.capture.run.rank_failure import Failure
+
+            drop_rank(self._rank, Failure(time.time_ns(), exit_code=exit_code))
+
+    def _report(self, outcome: "RunResult", *, is_killed: bool) -> None:
         try:
             # The program does not wait for the module that reports on it.
             from profkit.cli._run_report import RunReporter
 
-            reporter = RunReporter(analysis_options, json_file, rank)
-            reporter.report(outcome, workers.end(), is_killed=is_killed)
+            reporter = RunReporter(self._analysis_options, self._json_file, self._rank)
+            reporter.report(outcome, self._workers.end(), is_killed=is_killed)
         except Exception as error:  # noqa: BLE001  (the program may have left no file to open)
             echo(f"profkit: there is no report: {error}.")
 
-    endings: list[BaseException | None] = []
-    with ExitStack() as held:
-        try:
-            outcome = run(
-                target,
-                plan,
-                killed=partial(report, is_killed=True),
-                ended=partial(_defer_signals, held, rank, endings),
-                began=workers.watch,
-            )
-        except CannotStartError as error:
-            echo(str(error))
-            _drop_rank(rank, error.exit_code)
-            return error.exit_code
-        except KeyboardInterrupt:
-            if not endings:
-                raise
-            # Ctrl-C while the report is made does not change how the program ended.
-            outcome = RunResult(endings[0], None, "The report was interrupted.")
-        end = _show_error(outcome.error)
-        if not (outcome.is_of_child or is_empty):
-            report(outcome, is_killed=False)
-    raise _exit_as(end)
+    def _defer_signals(self, held: ExitStack, error: BaseException | None) -> None:
+        """Defer signals until this process has reported, now that the program has ended.
 
+        Args:
+            held: Ends the deferral, after the report.
+            error: The exception that the program raised, or None.
+        """
+        self._endings.append(error)
+        if "torch" not in sys.modules:
+            return
+        from profkit.capture.process import signals
 
-def _drop_rank(rank: "RankOfJob | None", exit_code: int) -> None:
-    """Tell the other ranks that this one could not start."""
-    if rank is not None:
-        from profkit.capture.run.job_end import drop_rank
-        from profkit.capture.run.rank_failure import Failure
+        held.enter_context(signals.deferred())
+        if isinstance(error, KeyboardInterrupt):
+            held.enter_context(signals.dies_within(signal.SIGINT))
+        if self._rank is not None:
+            from profkit.capture.run.job_end import note_failure
 
-        drop_rank(rank, Failure(time.time_ns(), exit_code=exit_code))
-
-
-def _defer_signals(
-    held: ExitStack,
-    rank: "RankOfJob | None",
-    endings: list[BaseException | None],
-    error: BaseException | None,
-) -> None:
-    """Defer signals until this process has reported, now that the program has ended.
-
-    Args:
-        held: Ends the deferral, after the report.
-        rank: This process as a rank of a job, or None.
-        endings: Receives the exception.
-        error: The exception that the program raised, or None.
-    """
-    endings.append(error)
-    if "torch" not in sys.modules:
-        return
-    from profkit.capture.process import signals
-
-    held.enter_context(signals.deferred())
-    if isinstance(error, KeyboardInterrupt):
-        held.enter_context(signals.dies_within(signal.SIGINT))
-    if rank is not None:
-        from profkit.capture.run.job_end import note_failure
-
-        note_failure(rank, error)
+            note_failure(self._rank, error)
 
 
 def _run_if_torchrun(target: "ProgramTarget", options: list[str], folder: str | None) -> None:
