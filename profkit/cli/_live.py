@@ -12,13 +12,13 @@ ANSWER_S: Final = 5.0
 """How long a program may take to answer; it does so at once, unless it holds Python's lock."""
 
 
-def find_processes(run: str) -> "list[Endpoint]":
-    """Find the processes of a running job that can be reached from here.
+def open_conversation(run: str) -> "Conversation":
+    """Open a conversation with the processes of a running job that can be reached from here.
 
     Raises:
         CaptureError: There are none.
     """
-    from profkit.capture.live.endpoint import find_listening
+    from profkit.capture.live.endpoint import Conversation, find_listening
     from profkit.errors import CaptureError
 
     processes = find_listening(run)
@@ -32,7 +32,7 @@ def find_processes(run: str) -> "list[Endpoint]":
     if remote_hosts:
         hosts = ", ".join(remote_hosts)
         echo(f"profkit: processes on {hosts} cannot be reached from this machine.")
-    return local
+    return Conversation(local)
 
 
 def ask_processes(

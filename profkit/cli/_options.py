@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from profkit.analysis.options import AnalysisOptions
     from profkit.present.renderer import Renderer
 
+Command = Callable[..., int]
+Decorator = Callable[[Command], Command]
+
 
 class FormatChoice(click.ParamType):  # type: ignore[type-arg]  # generic only from click 8.4 on
     """The name of a renderer, which alone is imported, unless all names are listed.
@@ -144,23 +147,60 @@ def complete_files(
     return [CompletionItem(incomplete, type="file")]
 
 
-def add_paths_argument(command: Callable[..., int]) -> Callable[..., int]:
-    """Add the paths of recordings, without which the newest one is taken."""
-    option = click.argument("paths", metavar="[PATH]...", nargs=-1, shell_complete=complete_files)
-    return option(command)
+def add_options(command: Command, *options: Decorator) -> Command:
+    """Add options to a command, which lists them in this order."""
+    # Decorators apply from the last to the first.
+    for option in reversed(options):
+        command = option(command)
+    return command
 
 
-def add_no_cache_option(command: Callable[..., int]) -> Callable[..., int]:
-    """Add ``--no-cache``, for :func:`read_options`."""
-    option = click.option(
-        "--no-cache", is_flag=True, help="Neither use nor fill the cache of large recordings."
+add_paths_argument: Final[Decorator] = click.argument(
+    "paths", metavar="[PATH]...", nargs=-1, shell_complete=complete_files
+)
+"""Adds the paths of recordings, without which the newest one is taken."""
+add_no_cache_option: Final[Decorator] = click.option(
+    "--no-cache", is_flag=True, help="Neither use nor fill the cache of large recordings."
+)
+"""Adds ``--no-cache``, for :func:`read_options`."""
+
+
+def add_top_option(default: int, text: str) -> Decorator:
+    """Add ``--top``: how many rows are shown, of what the help text says."""
+    return click.option(
+        "--top",
+        metavar="N",
+        type=click.IntRange(min=1),
+        default=default,
+        show_default=True,
+        help=text,
     )
-    return option(command)
 
 
-def add_output_options(
-    formats: "click.ParamType[Any]",
-) -> Callable[[Callable[..., int]], Callable[..., int]]:
+def add_fail_on_option(finding: str = "there is a finding of") -> Decorator:
+    """Add ``--fail-on``, for :func:`at_least`: the severity of findings with which to exit with 1.
+
+    Args:
+        finding: Which findings, in the help text.
+    """
+    from profkit.model.finding import SEVERITIES  # a program waits for this module
+
+    return click.option(
+        "--fail-on",
+        type=click.Choice(SEVERITIES),
+        help=f"Exit with 1 if {finding} at least this severity.",
+    )
+
+
+def add_format_option(formats: "click.ParamType[Any]") -> Decorator:
+    """Add ``--format``, by default text."""
+    return click.option("--format", "format_", type=formats, default="text", help="Output format.")
+
+
+add_text_or_json_option: Final[Decorator] = add_format_option(click.Choice(("text", "json")))
+
+
+def add_output_options(formats: "click.ParamType[Any]") -> Decorator:
     """Add the options of a command that writes one product: its format, its file.
 
     Args:
@@ -168,25 +208,20 @@ def add_output_options(
     """
     from profkit.cli._output import STDOUT
 
-    def with_options(command: Callable[..., int]) -> Callable[..., int]:
-        options = (
-            click.option(
-                "--format", "format_", type=formats, default="text", help="Output format."
-            ),
+    def with_output_options(command: Command) -> Command:
+        return add_options(
+            command,
+            add_format_option(formats),
             click.option(
                 "-o", "--output", metavar="FILE", default=STDOUT, help="Output file; - is stdout."
             ),
             click.option("--force", is_flag=True, help="Overwrite FILE."),
         )
-        # Decorators apply from the last to the first, so that --help lists the first one first.
-        for option in reversed(options):
-            command = option(command)
-        return command
 
-    return with_options
+    return with_output_options
 
 
-def add_analysis_options(command: Callable[..., int]) -> Callable[..., int]:
+def add_analysis_options(command: Command) -> Command:
     """Add the options that choose the rules, limit the size of files, and turn the cache off.
 
     Args:
@@ -208,7 +243,8 @@ def add_analysis_options(command: Callable[..., int]) -> Callable[..., int]:
         options = read_options(select, ignore, max_bytes=max_bytes, no_cache=no_cache)
         return command(options=options, **others)
 
-    click_options = (
+    return add_options(
+        with_analysis_options,
         click.option(
             "--select",
             metavar="RULE",
@@ -229,8 +265,5 @@ def add_analysis_options(command: Callable[..., int]) -> Callable[..., int]:
             type=Size(),
             help="Maximum decompressed size of a file, such as 20GiB.",
         ),
+        add_no_cache_option,
     )
-    with_options: Callable[..., int] = add_no_cache_option(with_analysis_options)
-    for option in reversed(click_options):
-        with_options = option(with_options)
-    return with_options

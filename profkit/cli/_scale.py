@@ -1,12 +1,13 @@
 """The options that say where many recordings are analyzed."""
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import click
 
+from profkit.cli._options import Command, add_options
 from profkit.dataclass import dataclass
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ class Place:
             yield Scale(self.workers, client)
 
 
-def add_scale_options(command: Callable[..., int]) -> Callable[..., int]:
+def add_scale_options(command: Command) -> Command:
     """Add the options that say where several recordings are analyzed.
 
     Args:
@@ -59,7 +60,8 @@ def add_scale_options(command: Callable[..., int]) -> Callable[..., int]:
             raise click.UsageError("--cluster and --scheduler-file both name a cluster: give one.")
         return command(place=Place(workers, cluster, scheduler_file), **others)
 
-    options = (
+    return add_options(
+        with_place,
         click.option(
             "--workers",
             metavar="N",
@@ -78,7 +80,3 @@ def add_scale_options(command: Callable[..., int]) -> Callable[..., int]:
             help="Like --cluster, by the file that the scheduler wrote.",
         ),
     )
-    with_options: Callable[..., int] = with_place
-    for option in reversed(options):
-        with_options = option(with_options)
-    return with_options

@@ -14,14 +14,15 @@ from profkit.cli._options import (
     FormatChoice,
     Size,
     add_analysis_options,
+    add_fail_on_option,
     add_output_options,
     add_paths_argument,
+    add_top_option,
     at_least,
 )
 from profkit.cli._output import STDOUT, check_target, deliver, layout
 from profkit.cli._progress import Progress, progress
 from profkit.cli._scale import Place, add_scale_options
-from profkit.model.finding import SEVERITIES
 from profkit.units import format_ns
 
 if TYPE_CHECKING:
@@ -51,14 +52,7 @@ if TYPE_CHECKING:
     type=click.IntRange(min=1),
     help="Parameters that each token uses, for model FLOP utilization.",
 )
-@click.option(
-    "--top",
-    metavar="N",
-    type=click.IntRange(min=1),
-    default=5,
-    show_default=True,
-    help="Number of findings, kernels and operators in the text.",
-)
+@add_top_option(5, "Number of findings, kernels and operators in the text.")
 @click.option(
     "--budget-bytes",
     metavar="SIZE",
@@ -72,11 +66,7 @@ if TYPE_CHECKING:
     default="",
     help="Only the rows of a table from ROW on, such as findings:5.",
 )
-@click.option(
-    "--fail-on",
-    type=click.Choice(SEVERITIES),
-    help="Exit with 1 if there is a finding of at least this severity.",
-)
+@add_fail_on_option()
 @click.option(
     "--strict", is_flag=True, help="Stop if a rule crashes, instead of listing it as skipped."
 )

@@ -7,12 +7,13 @@ import click
 from profkit.cli._options import (
     FormatChoice,
     add_analysis_options,
+    add_fail_on_option,
     add_output_options,
+    add_top_option,
     at_least,
     complete_files,
 )
 from profkit.cli._output import check_target, deliver, layout
-from profkit.model.finding import SEVERITIES
 
 if TYPE_CHECKING:
     from profkit.analysis.options import AnalysisOptions
@@ -29,19 +30,8 @@ if TYPE_CHECKING:
 @click.argument("paths", metavar="[BEFORE AFTER]", nargs=-1, shell_complete=complete_files)
 @add_output_options(FormatChoice(result="difference"))
 @add_analysis_options
-@click.option(
-    "--top",
-    metavar="N",
-    type=click.IntRange(min=1),
-    default=5,
-    show_default=True,
-    help="Number of changes of each kind.",
-)
-@click.option(
-    "--fail-on",
-    type=click.Choice(SEVERITIES),
-    help="Exit with 1 if a new or worse finding has at least this severity.",
-)
+@add_top_option(5, "Number of changes of each kind.")
+@add_fail_on_option("a new or worse finding has")
 @click.option("--verbose", "-v", is_flag=True, help="Show all changes, memory with its stacks.")
 def command(
     *,

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from profkit.cli._options import add_text_or_json_option
 from profkit.cli._output import layout, say
 
 if TYPE_CHECKING:
@@ -18,13 +19,7 @@ _STYLE: Final = {"ok": "green", "note": "yellow", "problem": "red"}
     short_help="Check that this machine can train and profile.",
     epilog="\b\nExample: profkit doctor --format json",
 )
-@click.option(
-    "--format",
-    "format_",
-    type=click.Choice(("text", "json")),
-    default="text",
-    help="Output format.",
-)
+@add_text_or_json_option
 def command(format_: str) -> int:
     """Check whether this machine can train and profile.
 

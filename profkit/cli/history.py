@@ -10,6 +10,7 @@ from profkit.cli._options import (
     add_analysis_options,
     add_output_options,
     add_paths_argument,
+    add_top_option,
 )
 from profkit.cli._output import check_target, deliver, layout
 
@@ -31,14 +32,7 @@ if TYPE_CHECKING:
     help="Write the figures as TensorBoard scalars as well.",
 )
 @add_analysis_options
-@click.option(
-    "--top",
-    metavar="N",
-    type=click.IntRange(min=1),
-    default=10,
-    show_default=True,
-    help="Number of findings.",
-)
+@add_top_option(10, "Number of findings.")
 @click.option("--verbose", "-v", is_flag=True, help="Show all findings.")
 def command(
     *,

@@ -10,7 +10,12 @@ import click
 
 from profkit.cli._newest import find_runs_in
 from profkit.cli._next_command import suggest
-from profkit.cli._options import complete_files, read_options
+from profkit.cli._options import (
+    add_text_or_json_option,
+    add_top_option,
+    complete_files,
+    read_options,
+)
 from profkit.cli._output import STDOUT, layout, say
 from profkit.cli._progress import Progress, progress
 from profkit.dataclass import dataclass
@@ -51,27 +56,14 @@ class Row:
     epilog="\b\nExamples:\n  profkit list\n  profkit list traces/train --json",
 )
 @click.argument("folder", metavar="[FOLDER]", default="", shell_complete=complete_files)
-@click.option(
-    "--top",
-    metavar="N",
-    type=click.IntRange(min=1),
-    default=20,
-    show_default=True,
-    help="Number of recordings.",
-)
+@add_top_option(20, "Number of recordings.")
 @click.option(
     "--analyze",
     "is_complete",
     is_flag=True,
     help="Analyze all that are not analyzed yet, however long it takes.",
 )
-@click.option(
-    "--format",
-    "format_",
-    type=click.Choice(("text", "json")),
-    default="text",
-    help="Output format.",
-)
+@add_text_or_json_option
 @click.option("--json", "format_", flag_value="json", help="Like --format json.")
 def command(*, folder: str, top: int, is_complete: bool, format_: str) -> int:
     """List the recordings in FOLDER, the newest first: program, step time and first finding.

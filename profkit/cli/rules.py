@@ -1,7 +1,6 @@
 """``profkit rules``: lists all rules, or shows one rule's page."""
 
 import inspect
-import io
 import json
 import re
 import textwrap
@@ -9,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from profkit.cli._options import add_text_or_json_option
 from profkit.cli._output import layout, say
 from profkit.names import did_you_mean
 from profkit.patterns import regex
@@ -31,13 +31,7 @@ if TYPE_CHECKING:
     epilog="\b\nExamples:\n  profkit rules\n  profkit rules item-sync\n  profkit rules MEM",
 )
 @click.argument("rule", required=False)
-@click.option(
-    "--format",
-    "format_",
-    type=click.Choice(("text", "json")),
-    default="text",
-    help="Output format.",
-)
+@add_text_or_json_option
 def command(rule: str | None, format_: str) -> int:
     """List the rules; with RULE, show its page: what it finds, why it matters, how to fix it.
 
@@ -107,9 +101,10 @@ def _card(rule: "Rule") -> dict[str, object]:
 
 def _format_table(rules: tuple["Rule", ...]) -> str:
     """Format a table in the width of the terminal; ids and names are never cut."""
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
+
+    from profkit.renderers.text.tables import build_console
 
     target = layout()
     style = {"error": "bold red", "warning": "yellow", "note": "cyan"}
@@ -134,18 +129,7 @@ def _format_table(rules: tuple["Rule", ...]) -> str:
             table.add_row(info.id, f"{info.name}: {info.title} ({info.severity})")
 
     # Rich lays out the table; its own output to the terminal would ignore --format and pipes.
-    console = Console(
-        file=io.StringIO(),
-        width=target["width"],
-        force_terminal=target["color"],
-        markup=False,
-        color_system="standard" if target["color"] else None,
-        no_color=not target["color"],
-        highlight=False,
-        emoji=False,
-        legacy_windows=False,
-        force_jupyter=False,
-    )
+    console = build_console(target["width"], color=target["color"])
     with console.capture() as captured:
         console.print(table)
 

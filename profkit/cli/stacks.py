@@ -25,10 +25,9 @@ def command(*, run: str) -> int:
     Python's global lock. RUN is the folder that the program prints when it starts with
     PROFKIT_LISTEN=1 or calls profkit.listen().
     """
-    from profkit.capture.live.endpoint import Conversation
-    from profkit.cli._live import ask_processes, find_processes
+    from profkit.cli._live import ask_processes, open_conversation
 
-    with Conversation(find_processes(run)) as conversation:
+    with open_conversation(run) as conversation:
         answers = ask_processes(conversation, {"ask": "stacks"}, run)
     say("".join(f"{line}\n" for line in format_stacks(answers)))
     return 0

@@ -74,12 +74,11 @@ def command(*, run: str, interval_s: float, once: bool) -> int:
     RUN is the folder that the program prints when it starts with PROFKIT_LISTEN=1 or calls
     profkit.listen(). Syncs are counted on CUDA while this command runs.
     """
-    from profkit.capture.live.endpoint import Conversation
-    from profkit.cli._live import ask_processes, find_processes
+    from profkit.cli._live import ask_processes, open_conversation
     from profkit.errors import CaptureError
 
     is_drawn = sys.stdout.isatty() and not once
-    with Conversation(find_processes(run)) as conversation:
+    with open_conversation(run) as conversation:
         first = before = ask_processes(conversation, {"ask": "figures", "after": 0}, run)
         for n_looks in itertools.count(1):
             time.sleep(min(interval_s, _ONCE_S) if once else interval_s)

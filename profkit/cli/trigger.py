@@ -5,9 +5,8 @@ from typing import TYPE_CHECKING
 import click
 
 from profkit.cli._exit_codes import echo
-from profkit.cli._options import FormatChoice, add_output_options
+from profkit.cli._options import FormatChoice, add_fail_on_option, add_output_options
 from profkit.cli._output import check_target
-from profkit.model.finding import SEVERITIES
 
 if TYPE_CHECKING:
     from profkit.capture.live.endpoint import Endpoint, Message
@@ -37,11 +36,7 @@ if TYPE_CHECKING:
     help="How long to wait for the steps.",
 )
 @add_output_options(FormatChoice())
-@click.option(
-    "--fail-on",
-    type=click.Choice(SEVERITIES),
-    help="Exit with 1 if there is a finding of at least this severity.",
-)
+@add_fail_on_option()
 @click.pass_context
 def command(  # noqa: PLR0913  (one argument per option)
     context: click.Context,
@@ -87,9 +82,8 @@ def _record(run: str, n_steps: int, timeout_s: float, *, memory: bool) -> tuple[
     """
     import uuid
 
-    from profkit.capture.live.endpoint import Conversation
     from profkit.capture.recording.session import TIME_IS_UP
-    from profkit.cli._live import ask_processes, find_processes
+    from profkit.cli._live import ask_processes, open_conversation
     from profkit.engine.wording import counted
     from profkit.errors import CaptureError
     from profkit.folders import working_folder
@@ -99,7 +93,7 @@ def _record(run: str, n_steps: int, timeout_s: float, *, memory: bool) -> tuple[
         if "error" in answer:
             raise CaptureError(f"Process {process.pid} records nothing: {answer['error']}.")
 
-    with Conversation(find_processes(run)) as conversation:
+    with open_conversation(run) as conversation:
         ranks = ask_processes(conversation, {"ask": "identity"}, run)
         conversation.forget_all_but(ranks)
         processes = counted(len(ranks), "process", "processes")

@@ -5,7 +5,6 @@ allocation site, the operators and kernels with the longest times, faults of the
 skipped checks.
 """
 
-import io
 from collections.abc import Iterator
 from typing import Final
 
@@ -33,6 +32,7 @@ from profkit.renderers.text.shorten import (
     on_one_line_if_free,
     shorten_stepwise,
 )
+from profkit.renderers.text.tables import build_console
 
 __all__ = ["INFO", "Options", "render", "render_document"]
 
@@ -75,18 +75,7 @@ def render_document(document: Document, options: Options) -> bytes:
     """Return a document as text in UTF-8, or in ASCII without ``unicode``."""
     wide = max(_MIN_WIDTH, min(options.width, _MAX_WIDTH))
     width = min(wide, _MAX_PROSE_WIDTH)
-    console = Console(
-        file=io.StringIO(),
-        width=wide,
-        force_terminal=options.color,
-        color_system="standard" if options.color else None,
-        no_color=not options.color,
-        highlight=False,
-        markup=False,
-        emoji=False,
-        legacy_windows=False,
-        force_jupyter=False,
-    )
+    console = build_console(wide, color=options.color)
     begin = _print_lines(console, _build_beginning(document, width), width)
     sections = keep_findings(document.sections) if options.brief else document.sections
     if not options.verbose:

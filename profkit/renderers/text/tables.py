@@ -1,9 +1,11 @@
 """Tables in a terminal: as wide as their cells and no wider than the screen."""
 
+import io
 from collections.abc import Sequence
 from typing import Final
 
 from rich.cells import cell_len
+from rich.console import Console
 from rich.padding import Padding
 from rich.table import Table as Grid
 from rich.text import Text
@@ -21,6 +23,22 @@ _NAME_WIDTH: Final = 30
 """Shorter names leave it unfilled, so that the columns of a page's tables are aligned."""
 _TREND_WIDTHS: Final = (8, 24)
 _TONE_STYLE: Final[dict[Tone, str]] = {"better": "green", "worse": "red", "": ""}
+
+
+def build_console(width: int, *, color: bool) -> Console:
+    """Build a console that lays out tables and texts, and prints nothing by itself."""
+    return Console(
+        file=io.StringIO(),
+        width=width,
+        force_terminal=color,
+        color_system="standard" if color else None,
+        no_color=not color,
+        highlight=False,
+        markup=False,
+        emoji=False,
+        legacy_windows=False,
+        force_jupyter=False,
+    )
 
 
 def grid(*, show_header: bool = False, gap: int = 1) -> Grid:
