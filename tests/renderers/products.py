@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from html.parser import HTMLParser
 from typing import Any
+from xml.etree import ElementTree as ET
 
 from profkit.model.report import Report
 from profkit.present.renderer import Renderer, accepted
@@ -38,6 +39,22 @@ def said(module: Renderer, product: bytes) -> str:
     if "json" in kind:
         return "\n".join(leaf for leaf in leaves(json.loads(product)) if isinstance(leaf, str))
     return product.decode()
+
+
+def read_as_one(module: Renderer, product: bytes) -> None:
+    """Read a product as one document of its media type; any other one raises an error."""
+    kind = module.INFO.media_type
+    if "json" in kind:
+        tree = json.loads(product)
+        assert isinstance(tree, list) == (kind == "application/json")
+    elif "xml" in kind:
+        ET.fromstring(product)  # noqa: S314  (written by the renderer)
+    elif kind == "text/csv":
+        titles, *rows = csv.reader(io.StringIO(product.decode()))
+        assert {len(row) for row in rows} == {len(titles)}
+        assert titles not in rows
+    elif kind == "text/html":
+        assert product.lower().count(b"<!doctype") <= 1
 
 
 def leaves(tree: Any) -> Iterator[Any]:  # noqa: ANN401  (any JSON)
