@@ -22,7 +22,8 @@ from profkit.budgets.limits import BudgetLimit
 from profkit.model.check import BudgetResult, Check, Outcome
 from profkit.model.finding import Finding
 from profkit.model.memory_summary import PeakSite
-from profkit.model.report import Report, SyncLine
+from profkit.model.report import Report
+from profkit.model.sync_summary import SyncLine
 
 _MAX_CAUSES: Final = 3
 _MIN_SITE_SHARE: Final = 0.1

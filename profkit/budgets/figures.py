@@ -12,7 +12,8 @@ from profkit.index.trend import MAD_TO_SIGMA
 from profkit.model.check import BudgetUnit
 from profkit.model.finding import SEVERITIES, Finding, Severity
 from profkit.model.memory_summary import AllocationSite, MemorySummary, PeakMemory, PeakSite
-from profkit.model.report import Report, StepSummary
+from profkit.model.report import Report
+from profkit.model.step_summary import StepSummary
 
 FINDINGS: Final = "findings"
 STEP_TIME: Final = "step_ms"

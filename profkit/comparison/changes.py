@@ -11,8 +11,9 @@ from profkit.index.snapshot.stack_changes import StackChange, find_stack_changes
 from profkit.model.difference import Change, ChangeKind, ChangeStatus, FixResult, Unit
 from profkit.model.finding import Cost, Finding
 from profkit.model.location import Location
-from profkit.model.report import KernelSummary, OpSummary, Report
+from profkit.model.report import Report
 from profkit.model.snapshot import MemorySnapshot
+from profkit.model.work_summary import KernelSummary, OpSummary
 
 _NOISE_SHARE: Final = 0.1
 """Two runs of one program can differ by this much."""

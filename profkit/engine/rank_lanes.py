@@ -18,7 +18,7 @@ from profkit.index.sums import sum_by_key
 from profkit.model.events import NO_ROW, Int32s, Int64s
 from profkit.model.job import Lateness
 from profkit.model.rank_lanes import CallState, JobLanes, LaneSite, OwnTime, RankClock, RankLane
-from profkit.model.report import StepSummary
+from profkit.model.step_summary import StepSummary
 from profkit.model.timeline import Slices
 from profkit.packed import Packed
 

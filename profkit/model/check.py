@@ -10,7 +10,7 @@ from profkit.model.finding import Finding
 from profkit.model.location import Location
 from profkit.model.memory_summary import PeakSite
 from profkit.model.renderable import Renderable
-from profkit.model.report import SyncLine
+from profkit.model.sync_summary import SyncLine
 
 SCHEMA: Final = "profkit.check/1"
 

@@ -22,7 +22,7 @@ class LaneSite:
     """The work or the collective that slices represent.
 
     Attributes:
-        kind: A part of the step time as in :class:`~profkit.model.report.TimePart`, or a
+        kind: A part of the step time as in :class:`~profkit.model.step_summary.TimePart`, or a
             :data:`CallState`.
         collective: For the latter the kind of collective, such as ``all-reduce``, else empty.
         group: Its process group, or empty.
@@ -106,7 +106,7 @@ class OwnTime:
 
     Attributes:
         start_ns: The start of its trace, in nanoseconds since 1970 on its own clock.
-        kinds: Kinds of parts as in :class:`~profkit.model.report.TimePart`.
+        kinds: Kinds of parts as in :class:`~profkit.model.step_summary.TimePart`.
         n: Number of slices of each kind before merging.
         total_ns: Their time.
         slices: In one row and bounded in number, from the start of its trace; their sites are

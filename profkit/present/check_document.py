@@ -9,7 +9,7 @@ from profkit.model.check import BudgetResult, Check, Outcome
 from profkit.model.finding import Finding
 from profkit.model.location import Location, first_with_file
 from profkit.model.memory_summary import PeakSite
-from profkit.model.report import SyncLine
+from profkit.model.sync_summary import SyncLine
 from profkit.names import short_path
 from profkit.present.document import (
     Document,

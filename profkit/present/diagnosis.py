@@ -10,7 +10,8 @@ from typing import Final
 from profkit.dataclass import dataclass
 from profkit.engine.wording import counted
 from profkit.model.finding import Finding
-from profkit.model.report import FunctionSummary, Report
+from profkit.model.report import Report
+from profkit.model.work_summary import FunctionSummary
 from profkit.names import visible
 from profkit.present.labels import at_place, cost_share, cost_text, inline_title, is_on_cpu
 from profkit.present.limiters import (

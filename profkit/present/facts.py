@@ -6,18 +6,10 @@ from typing import Final
 from profkit.engine.wording import counted
 from profkit.model.capture_info import CpuTime
 from profkit.model.device_summary import DeviceSummary
-from profkit.model.report import (
-    CopySummary,
-    KernelSummary,
-    OpSummary,
-    RegionSummary,
-    Report,
-    RunCost,
-    Source,
-    Summary,
-    SyncSummary,
-)
+from profkit.model.report import Report, RunCost, Source, Summary
+from profkit.model.sync_summary import CopySummary, SyncSummary
 from profkit.model.torch_names import STEP
+from profkit.model.work_summary import KernelSummary, OpSummary, RegionSummary
 from profkit.names import visible
 from profkit.present.memory_text import memory_facts
 from profkit.units import format_bytes, format_count, format_ns, format_number, format_share

@@ -8,8 +8,9 @@ from typing import Final
 from profkit.engine.wording import counted
 from profkit.model.finding import Cost, Finding
 from profkit.model.location import Location, numbered_line
-from profkit.model.report import FunctionSummary, Report, SampledSummary
+from profkit.model.report import Report
 from profkit.model.torch_names import DEVICE_OPERATOR
+from profkit.model.work_summary import FunctionSummary, SampledSummary
 from profkit.names import short_path, visible
 from profkit.units import format_bytes, format_ns, format_share
 

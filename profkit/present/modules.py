@@ -5,7 +5,7 @@ from itertools import takewhile
 from typing import Final
 
 from profkit.engine.wording import counted
-from profkit.model.report import ModuleSummary
+from profkit.model.work_summary import ModuleSummary
 
 _MAIN_SHARE: Final = 0.9
 """A module with this share of its siblings' time is named by the modules within it."""

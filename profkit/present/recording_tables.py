@@ -12,8 +12,8 @@ from profkit.index.host.source import NO_FRAME
 from profkit.index.sums import sum_by_key
 from profkit.index.trace_memory.live_bytes import device_label
 from profkit.model.events import NO_ROW, Category, Int32s, Mask, Rows
-from profkit.model.report import KernelSummary
 from profkit.model.torch_names import MODULE_PREFIX
+from profkit.model.work_summary import KernelSummary
 from profkit.present.tables.columns import CALLS
 from profkit.present.tables.definition import Column, Table
 

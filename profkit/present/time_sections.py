@@ -3,7 +3,8 @@
 from collections.abc import Iterator
 from typing import Final
 
-from profkit.model.report import Breakdown, Report
+from profkit.model.report import Report
+from profkit.model.step_summary import Breakdown
 from profkit.present.critical_path import (
     large_lines,
     main_kinds,

@@ -4,7 +4,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from profkit.engine.wording import counted
-from profkit.model.report import FunctionSummary, KernelSummary, OpSummary, Report, SampledSummary
+from profkit.model.report import Report
+from profkit.model.work_summary import FunctionSummary, KernelSummary, OpSummary, SampledSummary
 from profkit.names import short_kernel
 from profkit.present.document import (
     DocumentSection,

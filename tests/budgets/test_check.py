@@ -13,7 +13,8 @@ from profkit.errors import DamagedFileError
 from profkit.model.capture_info import CpuTime
 from profkit.model.check import BudgetResult
 from profkit.model.memory_summary import StepMemory
-from profkit.model.report import Report, StepSummary
+from profkit.model.report import Report
+from profkit.model.step_summary import StepSummary
 from profkit.testing import TraceBuilder
 from tests.renderers import reports
 

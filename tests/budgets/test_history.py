@@ -14,7 +14,8 @@ from profkit.cli.main import main
 from profkit.errors import NotATraceError
 from profkit.model.finding import Cost, Finding, Unchecked
 from profkit.model.location import Location
-from profkit.model.report import Report, StepSummary
+from profkit.model.report import Report
+from profkit.model.step_summary import StepSummary
 from profkit.model.trace import Trace
 from profkit.testing import TraceBuilder
 from tests.renderers import reports

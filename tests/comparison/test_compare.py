@@ -14,7 +14,8 @@ from profkit.model.difference import Change, ChangeKind, Difference, Figure
 from profkit.model.finding import Cost, Finding, Unchecked
 from profkit.model.live_memory import LiveMemory, MemorySample
 from profkit.model.location import Location
-from profkit.model.report import KernelSummary, OpSummary, Report
+from profkit.model.report import Report
+from profkit.model.work_summary import KernelSummary, OpSummary
 from profkit.readers.live_memory import SUFFIX, encode
 from profkit.testing import TraceBuilder
 from tests.index.snapshots import write

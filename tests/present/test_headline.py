@@ -11,7 +11,8 @@ from profkit.engine import needs
 from profkit.model.capture_info import CaptureInfo, CpuTime
 from profkit.model.device_summary import DeviceSummary
 from profkit.model.finding import Cost
-from profkit.model.report import Report, RunCost, Summary, TimePart
+from profkit.model.report import Report, RunCost, Summary
+from profkit.model.step_summary import TimePart
 from profkit.present.diagnosis import headline, headline_sentences
 from profkit.present.facts import busiest_ops, describe_recording, facts
 from profkit.present.labels import cost_share, cost_text, ranking, step_time

@@ -23,20 +23,11 @@ from profkit.model.memory_summary import (
     SnapshotDevice,
     StepMemory,
 )
-from profkit.model.report import (
-    Breakdown,
-    CopySummary,
-    KernelSummary,
-    OpSummary,
-    RegionSummary,
-    Report,
-    Source,
-    StepSummary,
-    Summary,
-    SyncSummary,
-    TimePart,
-)
+from profkit.model.report import Report, Source, Summary
+from profkit.model.step_summary import Breakdown, StepSummary, TimePart
+from profkit.model.sync_summary import CopySummary, SyncSummary
 from profkit.model.trace import RecordedWith
+from profkit.model.work_summary import KernelSummary, OpSummary, RegionSummary
 
 MS = 1_000_000
 

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from profkit.api import analyze, render
-from profkit.model.report import PeakFlops, Report
+from profkit.model.report import Report
+from profkit.model.work_summary import PeakFlops
 from profkit.testing import TraceBuilder
 
 BF16 = "c10::BFloat16"

@@ -7,7 +7,7 @@ from profkit.engine.context import Context
 from profkit.engine.families.sampled_python import CHECKPOINT_CALL, SampledPlace
 from profkit.engine.windows import time_with_share
 from profkit.model.location import MODULE_LEVEL, Location, numbered_line
-from profkit.model.report import FunctionSummary
+from profkit.model.work_summary import FunctionSummary
 from profkit.patterns import regex
 
 _MIN_WAITING: Final = 0.5

@@ -8,8 +8,8 @@ from profkit.index.compute.categories import WORK_CATEGORIES, elementwise_rows
 from profkit.index.runtime_calls import names_matching
 from profkit.index.sums import sum_by_key
 from profkit.model.events import Category, Mask
-from profkit.model.report import CategorySummary
 from profkit.model.torch_names import FRAMING
+from profkit.model.work_summary import CategorySummary
 
 
 def summarize_categories(ctx: Context) -> tuple[CategorySummary, ...]:

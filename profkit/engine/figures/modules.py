@@ -16,7 +16,7 @@ from profkit.index.host.modules import ModuleTree, measure_own_times
 from profkit.index.host.source import NO_FRAME
 from profkit.index.sums import sum_by_key
 from profkit.model.events import NO_ROW, Category, Int64s, Rows
-from profkit.model.report import ModuleSummary, Throughput
+from profkit.model.work_summary import ModuleSummary, Throughput
 from profkit.patterns import regex
 
 MAX_MODULES: Final = 200

@@ -14,7 +14,7 @@ from profkit.engine.families.sampled_python import (
 )
 from profkit.model.capture_info import SampledFunction, SampledTime
 from profkit.model.location import Location
-from profkit.model.report import FunctionSummary, SampledSummary
+from profkit.model.work_summary import FunctionSummary, SampledSummary
 from profkit.patterns import regex
 
 _RUNS_STEP: Final = regex(r"(^|\.)(step|backward|zero_grad)$")

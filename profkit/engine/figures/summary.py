@@ -41,16 +41,9 @@ from profkit.index.intervals import Intervals, covered_within, intersect, subtra
 from profkit.index.runtime_calls import BLOCKING_COPY, EXPLICIT_SYNC, GRAPH_LAUNCH
 from profkit.model.device_summary import DeviceSteps, DeviceSummary, IdleCause, IdleTime
 from profkit.model.events import MISSING, NO_ROW, Category, Int32s, Rows
-from profkit.model.report import (
-    CopySummary,
-    Source,
-    SourceKind,
-    StepSummary,
-    Summary,
-    SyncLine,
-    SyncSiteSummary,
-    SyncSummary,
-)
+from profkit.model.report import Source, SourceKind, Summary
+from profkit.model.step_summary import StepSummary
+from profkit.model.sync_summary import CopySummary, SyncLine, SyncSiteSummary, SyncSummary
 from profkit.model.trace import RecordedWith
 from profkit.names import visible
 from profkit.readers.process_memory import release_free_memory

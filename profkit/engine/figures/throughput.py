@@ -14,7 +14,7 @@ from profkit.index.compute.peaks import PRECISION_OF, Peak, Precision
 from profkit.index.device.matmul_precision import matmul_precision
 from profkit.index.distinct import distinct
 from profkit.model.events import NO_ROW, Category, Int32s, Int64s, Rows
-from profkit.model.report import Throughput
+from profkit.model.work_summary import Throughput
 
 _NS: Final = 1e9
 

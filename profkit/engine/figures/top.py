@@ -19,8 +19,8 @@ from profkit.index.host.source import NO_FRAME
 from profkit.index.runtime_calls import names_matching
 from profkit.index.sums import sum_by_key
 from profkit.model.events import NO_ROW, Category, Int32s, Int64s, Mask, Rows
-from profkit.model.report import KernelSummary, LineSummary, OpSummary, RegionSummary
 from profkit.model.torch_names import COLLECTIVE, FRAMING
+from profkit.model.work_summary import KernelSummary, LineSummary, OpSummary, RegionSummary
 
 MAX_ENTRIES: Final = 100
 """Maximum number of kernels and of operators in a report."""

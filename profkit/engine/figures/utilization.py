@@ -16,8 +16,8 @@ from profkit.index.host.source import backward_rows
 from profkit.index.runtime_calls import map_names, rows_named
 from profkit.index.sums import sum_by_key
 from profkit.model.events import NO_ROW, Category, Mask, Rows
-from profkit.model.report import FlopSummary, PeakFlops
 from profkit.model.torch_names import BACKWARD
+from profkit.model.work_summary import FlopSummary, PeakFlops
 
 _NS: Final = 1e9
 _MAX_UNKNOWN_SHARE: Final = 0.01

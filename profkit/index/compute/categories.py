@@ -18,8 +18,8 @@ from profkit.index.host.nesting import CallTree
 from profkit.index.launches import Launches
 from profkit.index.runtime_calls import are_optimizer_steps, rows_named
 from profkit.model.events import NO_ROW, Category, EventTable, Int32s, Int64s, Mask, Rows, is_within
-from profkit.model.report import WorkCategory
 from profkit.model.torch_names import COLLECTIVE
+from profkit.model.work_summary import WorkCategory
 from profkit.patterns import regex
 
 WORK_CATEGORIES: Final[tuple[WorkCategory, ...]] = get_args(WorkCategory)

@@ -20,7 +20,7 @@ from profkit.index.intervals import (
 )
 from profkit.index.runtime_calls import rows_named
 from profkit.model.events import Category, EventTable, Int64s
-from profkit.model.report import Breakdown, StepPart, TimePart
+from profkit.model.step_summary import Breakdown, StepPart, TimePart
 from profkit.model.torch_names import BACKWARD, OPTIMIZER
 
 

@@ -7,7 +7,8 @@ from typing import Final
 from profkit.dataclass import dataclass
 from profkit.engine.families.sampled_texts import call_text
 from profkit.engine.wording import listed
-from profkit.model.report import Report, TimePart
+from profkit.model.report import Report
+from profkit.model.step_summary import TimePart
 from profkit.model.torch_names import SYNCHRONIZE_BUILTIN
 from profkit.names import visible
 from profkit.present.critical_path import main_share

@@ -6,7 +6,8 @@ from typing import Final
 from profkit.engine.families.sampled_python import runs_steps
 from profkit.engine.families.sampled_texts import call_text, mostly_waits
 from profkit.model.critical_path import PathLine
-from profkit.model.report import FunctionSummary, TimePart
+from profkit.model.step_summary import TimePart
+from profkit.model.work_summary import FunctionSummary
 from profkit.names import visible
 from profkit.present.limiters.candidates import MAJORITY, Candidate, Cause
 from profkit.present.limiters.lines import (

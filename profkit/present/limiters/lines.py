@@ -4,7 +4,8 @@ from dataclasses import replace
 from typing import Final
 
 from profkit.model.critical_path import PathFunction, PathKindName, PathLine
-from profkit.model.report import FunctionSummary, Report
+from profkit.model.report import Report
+from profkit.model.work_summary import FunctionSummary
 from profkit.names import middle_cut, visible
 from profkit.present.critical_path import NO_FUNCTION, main_name, main_share, main_word
 from profkit.present.labels import MIN_SAMPLES, function_name, n_running

@@ -6,7 +6,8 @@ from typing import Final
 
 from profkit.dataclass import dataclass
 from profkit.model.critical_path import CriticalPathSummary
-from profkit.model.report import Breakdown, Report, StepSummary, TimePart
+from profkit.model.report import Report
+from profkit.model.step_summary import Breakdown, StepSummary, TimePart
 from profkit.present.labels import MIN_SKEW, is_on_cpu
 from profkit.units import format_ns
 

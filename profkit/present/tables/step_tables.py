@@ -3,7 +3,8 @@
 from typing import Final
 
 from profkit.dataclass import dataclass
-from profkit.model.report import Report, StepPart, StepSummary
+from profkit.model.report import Report
+from profkit.model.step_summary import StepPart, StepSummary
 from profkit.present.tables.definition import Column, Table
 
 _PART_COLUMNS: Final = (

@@ -7,7 +7,8 @@ from typing import Final
 
 from profkit.dataclass import dataclass
 from profkit.engine.wording import counted
-from profkit.model.report import FlopSummary, KernelSummary, OpSummary, Report, Throughput
+from profkit.model.report import Report
+from profkit.model.work_summary import FlopSummary, KernelSummary, OpSummary, Throughput
 from profkit.names import short_kernel
 from profkit.present.tables.definition import Column, Table
 from profkit.renderers.html._options import Options

@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from profkit.engine.wording import counted
-from profkit.model.report import Report, StepSummary
+from profkit.model.report import Report
+from profkit.model.step_summary import StepSummary
 from profkit.present.labels import part_label, step_range
 from profkit.present.part_colors import color_of, is_idle
 from profkit.present.tables.step_tables import define_steps
@@ -45,7 +46,7 @@ def stacked_series(kinds: Sequence[str], bars: Sequence[Mapping[str, int]]) -> l
     """Return what ``stacked.js`` draws: a series for each kind of part, with a value for each bar.
 
     Args:
-        kinds: Kinds of parts, as in :class:`~profkit.model.report.TimePart`, in order.
+        kinds: Kinds of parts, as in :class:`~profkit.model.step_summary.TimePart`, in order.
         bars: For each bar its parts in nanoseconds, by kind.
     """
     return [

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from profkit.api import analyze, render
-from profkit.model.report import CategorySummary, Report
+from profkit.model.report import Report
+from profkit.model.work_summary import CategorySummary
 from profkit.testing import TraceBuilder
 from tests.corpus.recordings import CORPUS, needs_corpus
 from tests.engine.figures.shown import assert_formats_show

@@ -14,7 +14,8 @@ from torch import nn
 
 from profkit.api import analyze, render
 from profkit.engine.figures.modules import MAX_MODULES
-from profkit.model.report import ModuleSummary, Report
+from profkit.model.report import Report
+from profkit.model.work_summary import ModuleSummary
 from profkit.testing import TraceBuilder
 from tests.corpus.recordings import CORPUS, needs_corpus
 from tests.engine.figures.shown import assert_formats_show

@@ -8,7 +8,8 @@ import pytest
 
 from profkit.api import analyze, render
 from profkit.index.compute.peaks import peak_of
-from profkit.model.report import Report, Throughput
+from profkit.model.report import Report
+from profkit.model.work_summary import Throughput
 from profkit.testing import TraceBuilder
 from tests.corpus.recordings import CORPUS, needs_corpus
 

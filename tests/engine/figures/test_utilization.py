@@ -10,7 +10,8 @@ import pytest
 
 from profkit.api import analyze, render
 from profkit.errors import UsageError
-from profkit.model.report import FlopSummary, Report
+from profkit.model.report import Report
+from profkit.model.work_summary import FlopSummary
 from profkit.testing import TraceBuilder
 from tests.corpus.recordings import CORPUS, needs_corpus
 
