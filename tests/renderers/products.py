@@ -46,15 +46,17 @@ def read_as_one(module: Renderer, product: bytes) -> None:
     kind = module.INFO.media_type
     if "json" in kind:
         tree = json.loads(product)
+        # Products of plain JSON become an array.
         assert isinstance(tree, list) == (kind == "application/json")
     elif "xml" in kind:
         ET.fromstring(product)  # noqa: S314  (written by the renderer)
-    elif kind == "text/csv":
+    elif kind == "text/html":
+        assert product.lower().count(b"<!doctype") <= 1
+
+    if kind == "text/csv":
         titles, *rows = csv.reader(io.StringIO(product.decode()))
         assert {len(row) for row in rows} == {len(titles)}
         assert titles not in rows
-    elif kind == "text/html":
-        assert product.lower().count(b"<!doctype") <= 1
 
 
 def leaves(tree: Any) -> Iterator[Any]:  # noqa: ANN401  (any JSON)
