@@ -239,6 +239,7 @@ def test_several_ranks_are_one_product_that_names_each(module: Renderer) -> None
     ]
     products = [made(module, rank) for rank in ranks]
     both = together(module, products)
+
     if module in IN_TEXT:
         read_as_one(module, both)
         shown = said(module, both)
