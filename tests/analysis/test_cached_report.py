@@ -104,7 +104,7 @@ def test_a_second_report_needs_nothing_of_the_recording(
     assert kinds(folder) == ["", "", *RELATIONS]
 
 
-def test_the_changes_of_findings_are_those_of_a_fresh_report(path: str, folder: Path) -> None:
+def test_the_changes_of_findings_match_a_fresh_report(path: str, folder: Path) -> None:
     def changes(report: Report) -> list[object]:
         return [
             change
@@ -154,7 +154,7 @@ def test_another_look_runs_only_what_its_options_change(
 
 
 @pytest.mark.usefixtures("folder")
-def test_the_report_of_the_command_line_is_that_of_python_and_of_tensorboard(
+def test_the_command_line_python_and_tensorboard_have_the_same_report(
     path: str, loads: list[str]
 ) -> None:
     assert main(["analyze", path]) == 0

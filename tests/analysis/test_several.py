@@ -236,7 +236,7 @@ def test_files_that_cannot_be_read_do_not_stop_the_others(
     assert "rank2" in capsys.readouterr().err
 
 
-def test_paths_that_do_not_exist_or_are_no_recordings_are_errors(job: Path) -> None:
+def test_paths_that_do_not_exist_or_are_not_recordings_are_errors(job: Path) -> None:
     ranks = sorted(job.iterdir())
     with pytest.raises(MissingFileError):
         analyze([*ranks, job / "no.json"])
@@ -319,7 +319,7 @@ def test_analyses_within_a_script_do_not_run_it_again(job: Path) -> None:
     assert (ended.code, ended.out) == (0, "once\n3\n")
 
 
-def test_a_damaged_member_among_explicit_files_is_no_usage_error(job: Path) -> None:
+def test_a_damaged_member_among_explicit_files_is_not_a_usage_error(job: Path) -> None:
     ranks = sorted(job.iterdir())
     ranks[1].write_bytes(b"\x1f\x8b")
     assert [rank.rank for rank in analyze(ranks).ranks] == [0, 2]

@@ -193,7 +193,7 @@ def test_one_of_several_recordings_may_have_the_figure() -> None:
     assert result(both, {"kernels": 40}).outcome == "ok"
 
 
-def test_findings_by_severity_and_rule_against_those_of_the_baseline(tmp_path: Path) -> None:
+def test_findings_by_severity_and_rule_are_compared_with_the_baseline(tmp_path: Path) -> None:
     report = reports.build_gpu_report()
     n = sum(finding.severity in {"warning", "error"} for finding in report.findings)
     assert n
@@ -216,7 +216,7 @@ def test_a_saved_report_is_a_baseline_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{}", '{"schema": "profkit.baseline/1"}', "[1]", "\x80"])
-def test_what_is_no_baseline_is_refused(tmp_path: Path, text: str) -> None:
+def test_what_is_not_a_baseline_is_refused(tmp_path: Path, text: str) -> None:
     path = tmp_path / "baseline.json"
     path.write_text(text, encoding="latin-1")
     with pytest.raises(DamagedFileError, match="baseline"):

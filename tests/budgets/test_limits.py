@@ -63,7 +63,9 @@ def test_a_severity_or_limits_by_severity_rule_and_family() -> None:
         ({"findings": "item-sink"}, "there is no severity or rule 'item-sink'"),
     ],
 )
-def test_what_is_no_limit_is_refused_with_its_name(table: dict[str, object], message: str) -> None:
+def test_what_is_not_a_limit_is_refused_with_its_name(
+    table: dict[str, object], message: str
+) -> None:
     with pytest.raises(UsageError, match=r"the table") as refused:
         budgets_of(table, "the table")
     assert message in refused.value.message

@@ -82,7 +82,7 @@ def test_every_field_of_a_recompilation_is_read(monkeypatch: pytest.MonkeyPatch)
     assert not compilation.failure
 
 
-def test_a_first_compilation_is_no_recompilation_and_backward_passes_are_excluded(
+def test_a_first_compilation_is_not_a_recompilation_and_backward_passes_are_excluded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     first, backward = build_metric(recompile_reason=None), build_metric(is_forward=False)
@@ -125,7 +125,7 @@ def test_before_torch_2_7_the_reason_is_the_last_guard_failure(
     assert record.compiled[1].dur_ns == 250_000_000
 
 
-def test_a_function_that_torch_generated_is_no_caller(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_function_that_torch_generated_is_not_a_caller(monkeypatch: pytest.MonkeyPatch) -> None:
     stack = [
         f"Line: 12, Name: main, Filename: {TRAIN}",
         f"Line: 40, Name: torch_dynamo_resume_in_forward_at_40, Filename: {NET}",

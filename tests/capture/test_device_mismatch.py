@@ -60,7 +60,7 @@ def test_a_layer_on_another_device_fails_so(tmp_path: Path) -> None:
     check(tmp_path, "aten::linear")
 
 
-def test_the_operator_is_that_of_the_error() -> None:
+def test_the_operator_comes_from_the_error() -> None:
     device_mismatch.note(
         RuntimeError(
             "Expected all tensors to be on the same device, but found at least two devices, cuda:0 "

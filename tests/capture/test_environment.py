@@ -10,7 +10,7 @@ import torch
 from profkit.capture.process import environment
 
 
-def test_threads_and_processes_are_those_of_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_threads_and_processes_come_from_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "3")
     before = environment.host_threads().n_workers
     worker = multiprocessing.Process(target=time.sleep, args=(60,))

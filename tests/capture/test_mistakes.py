@@ -142,7 +142,7 @@ def test_a_mistake_is_named_with_what_to_write(
     assert caught.value.hint.startswith(hint)
 
 
-def test_a_loop_is_no_block() -> None:
+def test_a_loop_is_not_a_block() -> None:
     loop = api.steps([1], "train")
     with pytest.raises(UsageError, match=r"for batch in profkit.steps\(batches, 'train'\)"), loop:
         pass

@@ -91,7 +91,7 @@ def test_a_module_of_that_class_is_copied_traced_and_scripted_as_ever(calls: Mod
     assert "self.inner(x)" in str(torch.fx.symbolic_trace(net).code)
 
 
-def test_its_class_is_copied_to_where_there_is_no_profkit(calls: ModuleCalls) -> None:
+def test_the_class_of_a_module_is_copied_without_profkit(calls: ModuleCalls) -> None:
     calls.narrow(Net())
     sent = pickle.dumps(vars(Net)["__call__"])
     assert b"profkit" not in sent

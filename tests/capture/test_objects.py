@@ -49,7 +49,7 @@ def test_instances_of_subclasses_are_found_without_asking_their_metaclass() -> N
     assert instances(made, type_ids()) == []
 
 
-def test_they_are_those_that_isinstance_finds() -> None:
+def test_objects_of_a_type_agree_with_isinstance() -> None:
     objects = gc.get_objects()
     types = (dict, BaseException, torch.nn.Module)
     expected = [thing for thing in objects if issubclass(type(thing), types)]
@@ -70,7 +70,7 @@ def test_a_subclass_of_torchs_profiler_in_its_warm_up_is_noticed() -> None:
     assert not program_profilers.is_open()
 
 
-def test_referents_are_those_of_the_garbage_collector() -> None:
+def test_referents_agree_with_the_garbage_collector() -> None:
     thing, other_thing = Base(), [1, "a", (2,)]
     thing.name = other_thing  # type: ignore[attr-defined]
     for objects in (

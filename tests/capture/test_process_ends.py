@@ -195,7 +195,7 @@ def test_sigterm_while_a_trace_is_written_is_deferred_until_it_is_written(
     assert (run.code, run.out) == (-signal.SIGTERM, "")
 
 
-def test_a_relative_folder_is_that_of_the_start_of_the_block(
+def test_a_relative_folder_starts_where_the_block_started(
     ended: dict[str, Traced],
 ) -> None:
     run = ended["chdir"]

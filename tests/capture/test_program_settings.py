@@ -108,7 +108,7 @@ def test_a_recording_whose_overhead_cannot_be_estimated_is_written_without(
     assert opened(block.path)["profkit"]["cost"]["overhead_ratio"] is None
 
 
-def test_an_error_of_the_new_thread_is_that_of_the_caller() -> None:
+def test_an_error_of_the_new_thread_is_raised_in_the_caller() -> None:
     with pytest.raises(ZeroDivisionError):
         in_new_thread(lambda: 1 // 0)
 

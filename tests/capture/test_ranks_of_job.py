@@ -278,7 +278,7 @@ def test_the_folders_of_killed_jobs_are_removed_by_the_next_one(tmp_path: Path, 
     }
 
 
-def test_a_folder_that_cannot_be_written_is_no_error(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written_is_not_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     rank0, rank1 = (RankOfJob(tmp_path / "file", "job", rank, 2) for rank in range(2))
     rank0.fail(failure())

@@ -81,7 +81,7 @@ def test_a_place_in_the_bytecode_is_the_call_there(
     assert find_callee(program, line, "main", instruction) == callee
 
 
-def test_another_line_than_compiled_is_no_call(program: str) -> None:
+def test_another_line_than_compiled_is_not_a_call(program: str) -> None:
     instruction = find_instruction(program, "main", "gc.collect()")
     assert find_callee(program, 5, "main", instruction) == ""
     assert find_callee("/nowhere.py", 3, "main", instruction) == ""

@@ -105,7 +105,7 @@ def test_a_worker_without_torch_runs_as_it_would(
         (_process_worker, False),
     ],
 )
-def test_what_libraries_start_is_no_worker(
+def test_what_libraries_start_is_not_a_worker(
     workers: SpawnedWorkers,
     target: Callable[..., Any],
     is_worker: bool,  # noqa: FBT001

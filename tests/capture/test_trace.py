@@ -123,7 +123,7 @@ def test_a_nested_block_is_a_region_without_a_file(tmp_path: Path, opened: Opene
     assert "inner" not in current.n_recorded
 
 
-def test_a_loop_of_steps_within_recorded_steps_is_no_region(opened: Opened) -> None:
+def test_a_loop_of_steps_within_recorded_steps_is_not_a_region(opened: Opened) -> None:
     with profkit.trace("outer", warmup=1, active=1) as outer:
         for _ in profkit.steps(range(4), "inner", wait=0):
             work()

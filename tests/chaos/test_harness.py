@@ -122,7 +122,7 @@ def test_a_program_that_goes_on_after_sigterm_is_wrong_unless_it_was_at_its_end(
     )
 
 
-def test_an_interrupt_that_python_ignores_in_a_finalizer_is_no_failure() -> None:
+def test_an_interrupt_that_python_ignores_in_a_finalizer_is_not_a_failure() -> None:
     ignored = "Exception ignored in: <function Batch.__del__>\nKeyboardInterrupt:"
     assert failures(replace(_BARE, err=ignored, sent=sent(signal.SIGINT))) == ()
     assert failures(replace(_BARE, sent=sent(signal.SIGINT))) == (Failure.EXIT,)
@@ -130,7 +130,7 @@ def test_an_interrupt_that_python_ignores_in_a_finalizer_is_no_failure() -> None
 
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_while_python_ends_is_no_failure(signum: signal.Signals) -> None:
+def test_a_signal_while_python_ends_is_not_a_failure(signum: signal.Signals) -> None:
     late, ending = sent(signum, n_printed=len(_BARE.out)), Ending(7, "interrupted\n")
     program = Program(20, on_int=ending, on_term=ending)
     assert failures(replace(_BARE, code=-signum, sent=late), program) == ()
@@ -271,7 +271,7 @@ def test_all_programs_are_run_before_any_is_run_again() -> None:
     assert tasks == plan_tasks(["a", "b", "c"], n_runs=2, seed=1)
 
 
-def test_the_figures_are_those_of_the_runs(tmp_path: Path) -> None:
+def test_the_figures_come_from_the_runs(tmp_path: Path) -> None:
     def result(index: int, watched: Ended, *kinds: Failure) -> RunResult:
         return RunResult("maml", index, Treatment.NONE, kinds, watched, _BARE)
 

@@ -66,7 +66,7 @@ def test_a_torch_that_cannot_be_recorded_with_is_a_problem(version: str) -> None
 
 
 @pytest.mark.parametrize("version", ["2.6.0", "2.10.0a0+git1234", "3.0.0", "unknown"])
-def test_a_torch_that_is_not_known_to_be_too_old_is_no_problem(version: str) -> None:
+def test_a_torch_that_is_not_known_to_be_too_old_is_not_a_problem(version: str) -> None:
     assert troubles(replace(HEALTHY, torch=version)) == []
 
 

@@ -23,12 +23,12 @@ from profkit.readers import progress
 read = progress.ProgressReads.read
 def slowly(self, n_bytes=-1):
     time.sleep(0.2)
-    return read(self, min(n_bytes, 300))
+    return read(self, min(n_bytes, 800))
 progress.ProgressReads.read = slowly
 from profkit.cli.main import main
 sys.exit(main(sys.argv[1:]))
 """
-"""The command, with a slow disk."""
+"""The command, with a slow disk: of a trace it reads some pieces, one each fifth of a second."""
 
 
 class Terminal(io.StringIO):
@@ -77,6 +77,7 @@ def test_reading_shows_bytes_and_the_time_left_and_removes_the_line(
     assert re.search(rf"\d B of {format_bytes(trace.stat().st_size)}", result.terminal)
     assert result.screen[0].startswith("profkit ")
     assert "reading a trace" not in "\n".join(result.screen)
+    assert "\x1b[?25l" not in result.terminal, "the cursor is never hidden"
     drawn = re.split(r"[\r\n]+", re.sub(r"\x1b\[[?\d;]*[A-Za-z]", "", result.terminal))
     assert max(len(line) for line in drawn if not line.startswith("next:")) <= columns
 
@@ -99,10 +100,6 @@ def test_progress_is_shown_on_the_terminal_while_stdout_is_a_pipe(trace: Path) -
     assert result.stdout.endswith("}\n")
     assert "reading" in result.terminal
     assert "".join(result.screen) == ""
-
-
-def test_the_cursor_is_never_hidden(trace: Path) -> None:
-    assert "\x1b[?25l" not in run_on_terminal("-c", SLOW, "analyze", str(trace)).terminal
 
 
 def test_a_dumb_terminal_gets_no_progress(trace: Path) -> None:

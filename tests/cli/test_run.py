@@ -168,7 +168,7 @@ def test_the_program_runs_as_under_python(ended: dict[str, Watched]) -> None:
     assert len(run.out.splitlines()) == 51, "its output is its own"
 
 
-def test_steps_are_those_of_the_first_optimizer(
+def test_steps_follow_the_first_optimizer(
     ended: dict[str, Watched],
 ) -> None:
     run = ended["gan"]

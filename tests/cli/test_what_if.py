@@ -113,7 +113,7 @@ def test_invalid_changes_exit_with_2_and_a_sentence(
     assert captured.out == ""
 
 
-def test_a_file_that_is_no_trace_exits_with_3(
+def test_a_file_that_is_not_a_trace_exits_with_3(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["what-if", str(tmp_path / "none.json"), "--graph"]) == 3

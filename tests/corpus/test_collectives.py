@@ -151,7 +151,7 @@ def changes_of(intervals: Iterable[Interval]) -> dict[int, int]:
 
 @needs_corpus
 @pytest.mark.parametrize("name", WAITS)
-def test_the_exposed_time_of_a_real_job_equals_that_of_its_events(name: str) -> None:
+def test_the_exposed_time_of_a_real_job_agrees_with_its_events(name: str) -> None:
     moments, findings = Moments(name), found(name)
     alone, waited = moments.compute_figures()
     hits = [

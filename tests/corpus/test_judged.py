@@ -53,7 +53,7 @@ def test_the_end_of_a_benchmark_harness_may_synchronize() -> None:
     assert findings_of("rocm-gemm-no-correlation", "SYN002") == []
 
 
-def test_a_launch_that_loads_code_is_no_queued_work() -> None:
+def test_a_launch_that_loads_code_is_not_queued_work() -> None:
     name = "v100-resnet50-no-profiler-steps"
     events = [e for e in raw_events(name) if e.get("ph") == "X"]
     work = sorted(
@@ -162,7 +162,7 @@ def test_recordings_without_a_loop_have_no_steps() -> None:
         assert not report.source.step_definition
 
 
-def test_where_the_host_runs_ahead_the_step_time_is_that_of_the_gpu() -> None:
+def test_where_the_host_runs_ahead_the_step_time_is_the_gpus() -> None:
     name = "mi300-resnet-ddp"
     events = [e for e in raw_events(name) if e.get("ph") == "X" and "dur" in e]
     steps = sorted(
@@ -202,7 +202,7 @@ def test_where_the_host_runs_ahead_the_step_time_is_that_of_the_gpu() -> None:
     assert "16.2 ms on the host, which runs ahead" in headline(report)
 
 
-def test_where_the_device_keeps_up_the_step_time_is_that_of_the_host() -> None:
+def test_where_the_device_keeps_up_the_step_time_is_the_hosts() -> None:
     for name in ("v100-resnet50-loader-0-workers", "graph-kernels-missing", "h100-qwen-inference"):
         report = report_of(name)
         assert all(step.device_dur_ns is None for step in report.summary.steps)
@@ -382,7 +382,7 @@ def test_decomposed_attention_is_three_quarters_of_the_device_time(name: str) ->
     assert 0.70 <= share <= 0.80
 
 
-def test_a_gate_and_fused_attention_are_no_decomposed_attention() -> None:
+def test_a_gate_and_fused_attention_are_not_decomposed_attention() -> None:
     for name in (
         "a100-embedding-rank3-of-8",
         "h100-qwen-inference",
@@ -432,7 +432,7 @@ def test_copies_of_every_layer_into_another_layout_are_named() -> None:
     assert "`.contiguous()`" in finding.message
 
 
-def test_the_search_for_algorithms_is_that_of_the_file() -> None:
+def test_the_search_for_algorithms_agrees_with_the_file() -> None:
     name = "v100-resnet50-no-profiler-steps"
     waits = [
         e["dur"]
@@ -519,7 +519,7 @@ def test_a_tensor_that_is_made_on_the_host_costs_its_making() -> None:
     assert finding.cost.ns == pytest.approx(1000 * (made + copied), rel=0.001)
 
 
-def test_products_of_odd_sizes_are_slower_than_those_of_round_ones() -> None:
+def test_products_of_odd_sizes_are_slower_than_products_of_round_ones() -> None:
     name = "a100-embedding-rank3-of-8"
     events = [e for e in raw_events(name) if e.get("ph") == "X"]
     kernels = {e["args"]["correlation"]: e for e in events if e.get("cat") == "kernel"}

@@ -56,7 +56,7 @@ def both(request: pytest.FixtureRequest) -> Both:
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:The copy keyword")
-def test_blocks_per_sm_equal_those_of_the_other_profiler(both: Both) -> None:
+def test_blocks_per_sm_agree_with_the_other_profiler(both: Both) -> None:
     for kernel in both.report.summary.top_kernels:
         told = [call for call in both.written[kernel.name] if "blocks per SM" in call["args"]]
         if not told:

@@ -69,7 +69,7 @@ def test_two_ranks_of_many_match_only_what_ends_together() -> None:
     assert len(report.missing_ranks) == 126
 
 
-def test_waiting_is_that_of_the_files() -> None:
+def test_waiting_agrees_with_the_files() -> None:
     """Of the reduce-scatters of two ranks, from their text."""
     calls: dict[int, dict[int, tuple[int, int]]] = {}
     for rank in (0, 1):

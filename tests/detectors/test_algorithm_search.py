@@ -57,7 +57,7 @@ def test_a_search_in_many_steps_is_a_warning(found: Found) -> None:
     assert "Pad the inputs" in finding.fix
 
 
-def test_the_smaller_last_batch_is_no_warning(found: Found) -> None:
+def test_the_smaller_last_batch_is_not_a_warning(found: Found) -> None:
     (finding,) = found(training([0, 5]), RULE)
     assert finding.severity == "note"
 
@@ -66,16 +66,16 @@ def test_without_search_it_is_silent(found: Found) -> None:
     assert found(training([]), RULE) == ()
 
 
-def test_a_single_wait_is_no_search(found: Found) -> None:
+def test_a_single_wait_is_not_a_search(found: Found) -> None:
     assert found(training(range(6), n_trials=1), RULE) == ()
 
 
 @pytest.mark.parametrize("op", ["aten::mm", "mylib::timed", "aten::item"])
-def test_waits_in_other_operators_are_no_search(found: Found, op: str) -> None:
+def test_waits_in_other_operators_are_not_a_search(found: Found, op: str) -> None:
     assert found(training(range(6), op=op), RULE) == ()
 
 
-def test_events_that_the_program_waits_for_are_no_search(found: Found) -> None:
+def test_events_that_the_program_waits_for_are_not_a_search(found: Found) -> None:
     b = training([])
     for _ in range(3):
         with b.step():

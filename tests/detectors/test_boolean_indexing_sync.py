@@ -87,7 +87,7 @@ def test_reads_of_values_have_a_rule_of_their_own(found: Found, operator: str) -
     assert len(found(training((operator,)), "item-sync")) == 1
 
 
-def test_it_is_no_finding_of_that_rule(found: Found) -> None:
+def test_it_is_not_a_finding_of_that_rule(found: Found) -> None:
     assert found(training(("aten::index", "aten::nonzero")), "item-sync") == ()
 
 

@@ -97,7 +97,7 @@ def test_streams_with_their_own_caches_differ_from_fragmentation(found: Found) -
     assert finding.evidence["active_rise_bytes"] == 0
 
 
-def test_the_pools_of_graphs_are_no_cache(found: Found) -> None:
+def test_the_pools_of_graphs_are_not_a_cache(found: Found) -> None:
     b = SnapshotBuilder()
     b.alloc(64 * MIB)
     for _ in range(40):
@@ -124,7 +124,7 @@ def test_a_program_that_needs_more_is_not_reported(found: Found) -> None:
     assert found(b, RULE) == ()
 
 
-def test_one_larger_batch_is_no_growth(found: Found) -> None:
+def test_one_larger_batch_is_not_growth(found: Found) -> None:
     b = SnapshotBuilder()
     for n in range(40):
         b.free(*[b.alloc((900 if n == 30 else 300) * MIB) for _ in range(2)])

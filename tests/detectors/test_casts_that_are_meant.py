@@ -114,7 +114,7 @@ def test_casts_to_other_types_do_not_count(found: Found, kind: str) -> None:
     assert found(b, RULE) == ()
 
 
-def test_other_copies_are_no_casts(found: Found) -> None:
+def test_other_copies_are_not_casts(found: Found) -> None:
     b = TraceBuilder()
     for _ in range(3):
         with b.step():

@@ -96,7 +96,7 @@ def scripted(pauses_ms: list[int], *, fallback: bool = True, python: bool = Fals
     return b
 
 
-def test_the_time_before_a_fallback_is_that_of_the_fuser(found: Found) -> None:
+def test_the_time_before_a_fallback_is_spent_in_the_fuser(found: Found) -> None:
     (finding,) = found(scripted([300, 5, 5]), RULE)
     assert finding.cost.ns == 300 * MS
     assert finding.confidence == "medium"

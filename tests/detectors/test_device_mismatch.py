@@ -41,7 +41,7 @@ def test_it_names_the_operator_the_line_and_the_devices(found: Found) -> None:
     assert "`x = x.to(device)`" in finding.fix
 
 
-def test_an_error_without_the_operator_is_that_of_the_last_one(found: Found) -> None:
+def test_an_error_without_the_operator_belongs_to_the_last_one(found: Found) -> None:
     (finding,) = found(ended(DeviceMismatch(ERROR, "", ("train.py", 12, "step"), [])), RULE)
     assert finding.message == f"`aten::linear` at train.py:12 failed: {ERROR}."
 

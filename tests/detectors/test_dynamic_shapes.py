@@ -76,7 +76,7 @@ def test_a_cache_that_is_emptied_is_allocator_churn(found: Found) -> None:
     assert len(found(b, "allocator-churn")) == 1
 
 
-def test_layers_of_different_sizes_are_no_new_shapes(found: Found) -> None:
+def test_layers_of_different_sizes_are_not_new_shapes(found: Found) -> None:
     b = TraceBuilder(shapes=True)
     for _ in range(12):
         with b.step():

@@ -59,7 +59,7 @@ def test_the_fixed_program_has_no_finding(found: Found) -> None:
     assert found(training(empties=False), RULE) == ()
 
 
-def test_now_and_then_is_no_loop(found: Found) -> None:
+def test_now_and_then_is_not_a_loop(found: Found) -> None:
     assert found(training(3), RULE) == ()
     assert len(found(training(3), RULE, min_flushes_count=2)) == 1
 

@@ -84,7 +84,7 @@ def test_a_wait_ends_when_work_goes_on_though_the_thread_of_gloo_ends_its_annota
     assert finding.cost.per_step_ns == 360 * US
 
 
-def test_a_pause_that_ends_before_the_collective_does_was_no_wait_for_it(found: Found) -> None:
+def test_a_pause_that_ends_before_the_collective_does_was_not_a_wait_for_it(found: Found) -> None:
     b = TraceBuilder(device_names=())
     for _ in range(4):
         with b.step():
@@ -98,7 +98,7 @@ def test_a_pause_that_ends_before_the_collective_does_was_no_wait_for_it(found: 
     assert found(b, RULE) == ()
 
 
-def test_fetching_a_batch_meanwhile_is_no_wait_for_the_collective(found: Found) -> None:
+def test_fetching_a_batch_meanwhile_is_not_a_wait_for_the_collective(found: Found) -> None:
     b = TraceBuilder(device_names=())
     for _ in range(4):
         with b.step():

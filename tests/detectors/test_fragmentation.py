@@ -161,7 +161,7 @@ def test_expandable_segments_fix_it(found: Found) -> None:
     assert b.moment().reserved_bytes == 2000 * MIB
 
 
-def test_a_cache_that_was_needed_once_is_no_loss(found: Found) -> None:
+def test_a_cache_that_was_needed_once_is_not_a_loss(found: Found) -> None:
     b = SnapshotBuilder()
     b.free(*[b.alloc(512 * MIB) for _ in range(20)])
     b.alloc(MIB)

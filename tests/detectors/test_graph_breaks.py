@@ -299,7 +299,7 @@ def test_the_fix_matches_the_reason(found: Found, reason: str, fix: str) -> None
     assert fix in finding.fix
 
 
-def test_a_hint_to_report_a_bug_is_no_help(found: Found) -> None:
+def test_a_hint_to_report_a_bug_is_not_help(found: Found) -> None:
     reason = "Something new\n  Hint: Please report an issue to PyTorch.\n  Hint: Do\n    this.\n\n"
     (finding,) = found(steps(capture=build_capture(at_line(reason))), RULE)
     assert finding.fix == "Move the line out of the compiled function. PyTorch's hint: “Do this”."

@@ -157,7 +157,7 @@ def test_a_backward_pass_without_recorded_nodes_may_have_used_them(found: Found)
     assert found(program.b, RULE) == ()
 
 
-def test_what_a_backward_pass_computes_again_is_no_graph_of_its_own(found: Found) -> None:
+def test_what_a_backward_pass_computes_again_is_not_a_graph_of_its_own(found: Found) -> None:
     program = Program()
     for _ in range(3):
         with program.b.step():
@@ -244,7 +244,7 @@ def test_a_figure_beside_the_loss_is_too_little(found: Found) -> None:
     assert found(program.b, RULE) == ()
 
 
-def test_operators_with_gradients_on_that_make_no_node_are_no_graph(found: Found) -> None:
+def test_operators_with_gradients_on_that_make_no_node_are_not_a_graph(found: Found) -> None:
     program = Program()
     for _ in range(3):
         with program.b.step():
@@ -257,7 +257,7 @@ def test_operators_with_gradients_on_that_make_no_node_are_no_graph(found: Found
     assert found(program.b, RULE) == ()
 
 
-def test_small_graphs_are_no_news_and_larger_ones_a_note(found: Found) -> None:
+def test_small_graphs_are_not_reported_and_larger_ones_are_a_note(found: Found) -> None:
     slow = training(gradients=True)
     assert found(slow, RULE, min_kept_bytes=5 * MIB) == ()
     (finding,) = found(slow, RULE, warning_kept_bytes=5 * MIB)

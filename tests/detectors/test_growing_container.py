@@ -63,14 +63,14 @@ def test_a_loss_retains_the_storage_that_it_was_reduced_in(
     ],
     ids=str,
 )  # fmt: skip
-def test_a_tensor_that_fills_its_storage_is_no_view(
+def test_a_tensor_that_fills_its_storage_is_not_a_view(
     found: Found, watched: Watched, shape: TensorShape | None
 ) -> None:
     (finding,) = found(watched(shape=shape, storage_bytes=64 * KIB), RULE)
     assert "is a view" not in finding.message
 
 
-def test_a_number_in_a_rounded_block_is_no_view(found: Found, watched: Watched) -> None:
+def test_a_number_in_a_rounded_block_is_not_a_view(found: Found, watched: Watched) -> None:
     b = watched(shape=TensorShape("float32", (), 4), bytes=200 * 512, per_step_bytes=4096)
     assert "is a view" not in found(b, RULE)[0].message
 
@@ -126,7 +126,7 @@ def test_a_holder_with_a_limit_is_reported_with_what_it_takes_at_most(
     assert finding.fix == "Lower the limit of `memory`, or store less in each entry."
 
 
-def test_a_cycle_over_a_loader_is_no_container_to_be_cleared(
+def test_a_cycle_over_a_loader_is_not_a_container_to_be_cleared(
     found: Found, watched: Watched
 ) -> None:
     parts = ("batches", " → the items that itertools.cycle saves", "[5]", "[0]", " in main at a:9")
@@ -152,7 +152,7 @@ def test_an_item_of_tee_waits_for_the_iterator_that_is_behind(
     )
 
 
-def test_a_variable_of_many_threads_is_no_container(found: Found, watched: Watched) -> None:
+def test_a_variable_of_many_threads_is_not_a_container(found: Found, watched: Watched) -> None:
     variable = Chain("frame", ("batch", " in upload at a.py:5"), name="batch", scope=" in upload")
     thread = Chain("thread", ("threading._active[140]", "._args", "[0]"), name="threading._active")
     (finding,) = found(watched(chains=(variable, thread)), RULE)
@@ -188,7 +188,7 @@ def test_a_tensor_that_becomes_larger_is_not_told_to_be_a_deque(
     assert "deque" not in finding.fix
 
 
-def test_a_holder_without_a_name_is_no_code_and_not_to_be_cleared(
+def test_a_holder_without_a_name_is_not_code_and_not_to_be_cleared(
     found: Found, watched: Watched
 ) -> None:
     nameless = "a list that no name leads to"

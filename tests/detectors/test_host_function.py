@@ -106,7 +106,7 @@ def test_the_same_while_the_gpu_works_costs_nothing(found: Found) -> None:
     assert found(b, RULE) == ()
 
 
-def test_python_between_the_operators_of_a_model_is_no_function(found: Found) -> None:
+def test_python_between_the_operators_of_a_model_is_not_a_function(found: Found) -> None:
     def layers(b: TraceBuilder) -> None:
         with b.frame("model.py", 5, "forward"):
             for _ in range(20):

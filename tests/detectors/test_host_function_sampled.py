@@ -32,7 +32,7 @@ def test_a_collection_in_each_step_is_named_with_its_line_and_share(found: Found
     assert (finding.locations[0].line, finding.severity) == (18, "warning")
 
 
-def test_a_wait_for_a_backward_pass_in_another_thread_is_no_function(found: Found) -> None:
+def test_a_wait_for_a_backward_pass_in_another_thread_is_not_a_function(found: Found) -> None:
     def step(b: TraceBuilder) -> None:
         b.advance(9 * MS)
         with b.thread(3000):
@@ -116,7 +116,7 @@ def test_the_operators_of_a_line_are_not_its_python_time(found: Found) -> None:
         (function("main", 22, 100, callee="queue.get", library="torch", waits=True), True),
     ],
 )
-def test_a_librarys_python_around_the_operators_that_it_runs_is_no_function(
+def test_a_librarys_python_around_the_operators_that_it_runs_is_not_a_function(
     found: Found, sampled: SampledFunction, *, is_found: bool
 ) -> None:
     findings = found(recording([sampled], busy_python(7, 3), MAIN_OPS), RULE)
@@ -137,7 +137,7 @@ def test_operators_of_the_backward_pass_and_batches_of_a_loader_do_not_count(fou
     assert found(recording(functions, step, MAIN_OPS), RULE) == ()
 
 
-def test_python_between_short_operators_is_no_function(found: Found) -> None:
+def test_python_between_short_operators_is_not_a_function(found: Found) -> None:
     def step(b: TraceBuilder) -> None:
         for _ in range(50):
             b.advance(round(0.2 * MS))
@@ -186,7 +186,7 @@ def test_without_samples_or_a_gpu_it_says_what_is_missing(analyzed: Analyzed) ->
 
 
 @pytest.mark.parametrize(("delayed_ms", "spent"), [(3, ["1.00 ms per step (10%)"]), (4, [])])
-def test_time_without_a_core_is_no_functions(
+def test_time_without_a_core_belongs_to_no_function(
     found: Found, delayed_ms: int, spent: list[str]
 ) -> None:
     functions = [function("main", 18, 40, callee="gc.collect"), MODEL(60)]

@@ -70,7 +70,7 @@ def test_what_a_loader_made_is_data(found: Found) -> None:
     assert found(b, RULE) == ()
 
 
-def test_an_operator_that_makes_nothing_is_no_maker(found: Found) -> None:
+def test_an_operator_that_makes_nothing_is_not_a_maker(found: Found) -> None:
     assert found(training(maker="aten::mul"), RULE) == ()
 
 

@@ -165,7 +165,7 @@ def test_on_a_cpu_a_read_is_a_note_that_costs_nothing(found: Found) -> None:
     assert finding.fix.startswith("On a GPU, collect `.detach()`"), "on a CPU `.item()` is right"
 
 
-def test_on_a_cpu_a_read_of_no_known_line_is_no_note(found: Found) -> None:
+def test_on_a_cpu_a_read_of_no_known_line_is_not_a_note(found: Found) -> None:
     b = TraceBuilder()
     for _ in range(2):
         with b.step():
@@ -297,7 +297,7 @@ def test_what_torch_reads_for_itself_is_not_the_users(found: Found, around: str)
     ("reader", "n_found"),
     [("torch/utils/data/dataloader.py", 0), ("/work/me/torch_utils/data/own.py", 1)],
 )
-def test_the_seed_that_a_loader_draws_is_no_read_of_the_program(
+def test_the_seed_that_a_loader_draws_is_not_a_read_of_the_program(
     found: Found, reader: str, n_found: int
 ) -> None:
     b = TraceBuilder(stacks=True, device_names=())

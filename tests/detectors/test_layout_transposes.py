@@ -54,7 +54,7 @@ def test_it_costs_the_time_of_the_transposes(found: Found) -> None:
 
 
 @pytest.mark.parametrize("name", ["batched_transpose_32x32_half", "transpose_NCHW2CNHW_V2_2D_WG"])
-def test_those_of_miopen_need_an_environment_variable_too(found: Found, name: str) -> None:
+def test_searches_of_miopen_need_an_environment_variable_too(found: Found, name: str) -> None:
     b = convolutions((name,), op="aten::miopen_convolution", runtime="hip")
     (finding,) = found(b, RULE)
     assert "PYTORCH_MIOPEN_SUGGEST_NHWC=1" in finding.fix

@@ -34,7 +34,9 @@ def test_operators_of_two_processes_are_reported(tmp_path: Path) -> None:
     assert "`[TP01] " in finding.message
 
 
-def test_one_process_is_no_fault(found: Callable[..., tuple[Finding, ...]], tmp_path: Path) -> None:
+def test_one_process_is_not_a_fault(
+    found: Callable[..., tuple[Finding, ...]], tmp_path: Path
+) -> None:
     assert merged(tmp_path, "[TP00] ").health == ()
     b = TraceBuilder()
     b.compute("aten::mm", 5_000)

@@ -62,7 +62,7 @@ def test_a_history_without_segments_is_reported_where_more_was_in_use_than_reser
     assert "180 MiB are active but only 30.0 MiB reserved" in finding.message
 
 
-def test_frees_that_only_wait_are_no_contradiction(tmp_path: Path) -> None:
+def test_frees_that_only_wait_are_not_a_contradiction(tmp_path: Path) -> None:
     b = SnapshotBuilder()
     with b.frame("train.py", 3, "main"):
         lent = b.alloc(30 * MIB)

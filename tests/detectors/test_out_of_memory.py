@@ -201,7 +201,7 @@ class _Changed(SnapshotBuilder):
                 entry["device_free"] = device_free_bytes
 
 
-def test_what_is_free_in_a_graphs_pool_is_no_piece(found: Found) -> None:
+def test_what_is_free_in_a_graphs_pool_is_not_a_piece(found: Found) -> None:
     b = SnapshotBuilder(total_bytes=8 * GIB)
     b.free(b.alloc(3 * GIB, pool=(0, 1)))
     b.alloc(512, pool=(0, 1))

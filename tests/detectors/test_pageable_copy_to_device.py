@@ -136,7 +136,7 @@ def test_accelerate_copies_so_by_an_option_of_its_own(
     assert fix in finding.fix
 
 
-def test_a_read_through_pinned_memory_is_no_copy_to_a_device(found: Found) -> None:
+def test_a_read_through_pinned_memory_is_not_a_copy_to_a_device(found: Found) -> None:
     b = TraceBuilder()
     for _ in range(3):
         with b.step():
@@ -160,7 +160,7 @@ def test_on_a_cpu_it_is_skipped(analyzed: Analyzed, host_alone: TraceBuilder) ->
         ("aten::contiguous", "pin_memory=True"),
     ],
 )
-def test_the_fix_is_that_of_the_operator_that_was_called(found: Found, op: str, fix: str) -> None:
+def test_the_fix_is_for_the_called_operator(found: Found, op: str, fix: str) -> None:
     b = TraceBuilder(stacks=True)
     for _ in range(3):
         with b.step(), b.frame("train.py", 8, "main"):

@@ -142,7 +142,7 @@ def test_the_users_own_function_is_named_with_the_line_that_calls_it(found: Foun
     assert [location.line for location in finding.locations] == [12, 30]
 
 
-def test_first_compilations_are_no_recompiles(found: Found) -> None:
+def test_first_compilations_are_not_recompiles(found: Found) -> None:
     b = TraceBuilder(capture=told(Compiled("0/0"), Compiled("1/0"), Compiled("2/0")))
     for number in ("0/0", "1/0", "2/0"):
         with b.step(), b.frame(TRAIN, 5, "main"):

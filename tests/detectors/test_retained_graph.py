@@ -174,7 +174,7 @@ def test_without_a_line_the_bytes_are_an_estimate_and_no_place_is_named(
     assert "tensors, retained by `kept`" in finding.message
 
 
-def test_what_is_not_sure_is_no_error(found: Found, watched: Watched) -> None:
+def test_what_is_not_sure_is_not_an_error(found: Found, watched: Watched) -> None:
     b = watched(graph=BEHIND, per_step_bytes=64 << 20, chains=())
     assert found(b, RULE)[0].severity == "warning"
 

@@ -54,7 +54,7 @@ def test_convolutions_of_onednn_are_fast(found: Found) -> None:
     assert found(program(FAST, "float"), RULE) == ()
 
 
-def test_in_float64_there_is_no_fast_one(found: Found) -> None:
+def test_float64_has_no_fast_precision(found: Found) -> None:
     assert found(program(SLOW, "double"), RULE) == ()
 
 

@@ -56,7 +56,7 @@ def test_it_is_silent_where_no_link_is_slow(
     assert found_in_job(build_program(transfers_ms, n_elements=n_elements), RULE) == ()
 
 
-def test_a_rank_that_joins_late_is_no_slow_link(found_in_job: FoundInJob) -> None:
+def test_a_rank_that_joins_late_is_not_a_slow_link(found_in_job: FoundInJob) -> None:
     job = build_program([2, 2, 2])
     late = JobBuilder(6)
     for _ in range(4):

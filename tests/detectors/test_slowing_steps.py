@@ -56,7 +56,7 @@ def test_without_enough_steps_it_is_skipped(analyzed: Analyzed) -> None:
     assert unchecked.rule == "CPU003"
 
 
-def test_profkits_own_time_is_no_steps(found: Found) -> None:
+def test_profkits_own_time_is_not_steps(found: Found) -> None:
     """Looks at memory take longer and longer, as objects accumulate."""
     b = LiveBuilder(n_steps=400, n_samples=100, slowing_ns=100_000, own_ns=100_000)
     assert found(b, RULE) == ()
@@ -92,7 +92,7 @@ def test_growth_may_grow_itself() -> None:
         np.linspace(40e6, 10e6, 200),
     ],
 )
-def test_a_jump_and_a_bend_are_no_growth(step_ns: np.ndarray) -> None:
+def test_a_jump_and_a_bend_are_not_growth(step_ns: np.ndarray) -> None:
     assert not is_growing(step_ns)
 
 

@@ -77,7 +77,7 @@ def test_workers_are_told_by_their_function_and_how_busy_they_are(found: Found) 
     assert finding.evidence["workers_busy_share"] == pytest.approx(0.9, abs=0.001)
 
 
-def test_more_workers_are_no_cure_where_they_wait(found: Found) -> None:
+def test_more_workers_are_not_a_cure_where_they_wait(found: Found) -> None:
     (finding,) = found(with_workers(function("augment", 6, 60), busy_share=0.2), RULE)
     assert "busy 20% of the time" in finding.message
     assert "num_workers" not in finding.fix

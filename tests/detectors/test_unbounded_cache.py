@@ -42,7 +42,7 @@ def test_a_dict_that_the_program_calls_a_cache_is_one(found: Found, watched: Wat
     )
 
 
-def test_results_that_are_no_tensors_are_reported_too(found: Found, watched: Watched) -> None:
+def test_results_that_are_not_tensors_are_reported_too(found: Found, watched: Watched) -> None:
     b = watched(kind="host", device="host", type="numpy.ndarray", chains=(LRU,))
     (finding,) = found(b, RULE)
     assert "200 objects of type `numpy.ndarray`, allocated at" in finding.message

@@ -92,7 +92,7 @@ def test_a_cycle_that_is_not_known_makes_it_less_sure(found: Found, watched: Wat
     assert finding.message.endswith("that only the garbage collector can free.")
 
 
-def test_a_reachable_tensor_is_no_garbage(found: Found, watched: Watched) -> None:
+def test_a_reachable_tensor_is_not_garbage(found: Found, watched: Watched) -> None:
     held = (
         Chain("instance", ("__main__.episode", ".tensors", "[3]"), "list", 200, "episode.tensors"),
     )

@@ -72,7 +72,7 @@ def test_a_program_that_frees_what_it_takes_is_not_reported(found: Found) -> Non
     assert found(b, RULE) == ()
 
 
-def test_what_a_variable_holds_until_the_next_step_is_no_leak(found: Found) -> None:
+def test_what_a_variable_holds_until_the_next_step_is_not_a_leak(found: Found) -> None:
     program = Program()
     held: list[int] = []
 
@@ -84,7 +84,7 @@ def test_what_a_variable_holds_until_the_next_step_is_no_leak(found: Found) -> N
     assert found(program.steps(5, body), RULE) == ()
 
 
-def test_state_that_the_first_step_makes_is_no_leak(found: Found) -> None:
+def test_state_that_the_first_step_makes_is_not_a_leak(found: Found) -> None:
     program = Program()
 
     def body(number: int) -> None:
@@ -95,7 +95,7 @@ def test_state_that_the_first_step_makes_is_no_leak(found: Found) -> None:
     assert found(program.steps(5, body), RULE) == ()
 
 
-def test_a_cache_that_fills_and_stops_is_no_leak(found: Found) -> None:
+def test_a_cache_that_fills_and_stops_is_not_a_leak(found: Found) -> None:
     program = Program()
 
     def body(number: int) -> None:

@@ -85,7 +85,7 @@ def test_the_backward_passes_of_what_is_between_count_too(found: Found) -> None:
         ("aten::bmm", "aten::sort", "aten::_softmax", "aten::bmm"),
     ],
 )
-def test_a_fused_kernel_is_the_fix_and_other_softmaxes_are_no_attention(
+def test_a_fused_kernel_is_the_fix_and_other_softmaxes_are_not_attention(
     found: Found, operators: tuple[str, ...]
 ) -> None:
     assert found(network(operators), RULE) == ()
@@ -115,7 +115,7 @@ def test_copies_into_another_layout_remain_and_casts_do_not(found: Found) -> Non
         ("aten::matmul", "`torch.nn.functional.scaled_dot_product_attention("),
     ],
 )
-def test_the_fix_is_that_of_the_caller(found: Found, around: str, said: str) -> None:
+def test_the_fix_is_for_the_caller(found: Found, around: str, said: str) -> None:
     (finding,) = found(network(around=around), RULE)
     assert said in finding.fix
 

@@ -117,11 +117,11 @@ def test_a_foreach_step_on_a_cpu_consists_of_operators_of_one_tensor(found: Foun
     assert found(b, RULE) == ()
 
 
-def test_few_parameters_are_no_loop(found: Found) -> None:
+def test_few_parameters_are_not_a_loop(found: Found) -> None:
     assert found(training(LOOP * 6, forward_ns=1_000), RULE) == ()
 
 
-def test_little_time_is_a_note_and_next_to_none_is_no_finding(found: Found) -> None:
+def test_little_time_is_a_note_and_next_to_none_is_not_a_finding(found: Found) -> None:
     (finding,) = found(training(forward_ns=40_000_000), RULE)
     assert finding.severity == "note"
     assert found(training(forward_ns=100_000_000), RULE) == ()
@@ -152,7 +152,7 @@ def test_a_closure_within_the_step_does_not_count(found: Found, *, is_fused: boo
     assert [finding.cost.per_step_ns for finding in findings] == ([] if is_fused else [60 * 9_000])
 
 
-def test_operators_outside_an_optimizer_are_no_optimizer(found: Found) -> None:
+def test_operators_outside_an_optimizer_are_not_an_optimizer(found: Found) -> None:
     b = training(FOREACH)
     with b.step():
         for _ in range(100):

@@ -89,11 +89,11 @@ def test_a_compiled_program_is_not_reported(found: Found, name: str) -> None:
     assert found(b, RULE) == ()
 
 
-def test_single_elementwise_kernels_between_others_are_no_chain(found: Found) -> None:
+def test_single_elementwise_kernels_between_others_are_not_a_chain(found: Found) -> None:
     assert found(network(between="aten::mm"), RULE) == ()
 
 
-def test_kernels_of_several_streams_are_no_chain(found: Found) -> None:
+def test_kernels_of_several_streams_are_not_a_chain(found: Found) -> None:
     assert found(network(streams=(7, 13)), RULE) == ()
 
 

@@ -73,11 +73,11 @@ def test_such_a_program_is_not_said_to_run_on_the_cpu_alone(tmp_path: Path) -> N
     assert " on the CPU" in headline(report(tmp_path, build_events(device=False)))
 
 
-def test_operators_alone_are_no_fault(tmp_path: Path) -> None:
+def test_operators_alone_are_not_a_fault(tmp_path: Path) -> None:
     assert report(tmp_path, build_events(device=False)).health == ()
 
 
-def test_kinetos_other_events_and_single_marks_are_no_fault(
+def test_kinetos_other_events_and_single_marks_are_not_a_fault(
     found: Callable[..., tuple[Finding, ...]], tmp_path: Path
 ) -> None:
     assert found(TraceBuilder(stacks=True), RULE) == ()

@@ -138,7 +138,7 @@ def test_a_shorter_gather_overlaps_wholly(found: Callable[..., tuple[Finding, ..
     ],
     ids=["FSDP2 backward", "FSDP1 forward", "FSDP1 backward"],
 )
-def test_the_fix_is_that_of_the_pass(
+def test_the_fix_is_for_the_pass(
     found: Callable[..., tuple[Finding, ...]],
     within: tuple[str, ...],
     expected: str,

@@ -86,7 +86,7 @@ def test_setting_gradients_to_none_is_the_fix(found: Found) -> None:
 
 
 @pytest.mark.parametrize("mark", ["Optimizer.step#SGD.step", "zero_grad", "my zero_ region"])
-def test_zeros_filled_elsewhere_are_no_gradients(found: Found, mark: str) -> None:
+def test_zeros_filled_elsewhere_are_not_gradients(found: Found, mark: str) -> None:
     assert found(on_device(mark=mark), RULE) == ()
 
 
@@ -97,7 +97,7 @@ def test_on_the_host_it_costs_the_operators_time(found: Found) -> None:
     assert "on the host" in finding.message
 
 
-def test_little_time_is_a_note_and_next_to_none_is_no_news(found: Found) -> None:
+def test_little_time_is_a_note_and_next_to_none_is_not_reported(found: Found) -> None:
     (finding,) = found(on_host(5_000), RULE)
     assert finding.severity == "note"
     assert found(on_host(500), RULE) == ()

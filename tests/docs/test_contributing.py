@@ -45,7 +45,7 @@ def run(checkout: Path, *command: str) -> str:
 
 
 @pytest.mark.slow
-def test_the_new_rule_passes_its_test_and_those_of_the_catalogue(checkout: Path) -> None:
+def test_the_new_rule_passes_its_test_and_the_catalogues_tests(checkout: Path) -> None:
     tests = ["tests/detectors/test_full_sorts.py", "tests/catalogue/test_catalogue.py"]
     passed = run(checkout, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests)
     assert " passed" in passed

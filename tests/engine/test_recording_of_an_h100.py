@@ -64,7 +64,7 @@ def test_the_device_is_busy_as_long_as_its_raw_events(
     assert device.busy_ns == union_ns([ns(event) for event in work])
 
 
-def test_steps_are_those_that_were_recorded(report: Report, events: list[dict[str, Any]]) -> None:
+def test_steps_match_the_recorded_ones(report: Report, events: list[dict[str, Any]]) -> None:
     raw = {event["name"]: ns(event) for event in steps_of(events)}
     steps = report.summary.steps
     assert [step.name for step in steps] == sorted(raw)

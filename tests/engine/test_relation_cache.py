@@ -106,7 +106,7 @@ def with_one(array: Any, value: int) -> Any:  # noqa: ANN401  (arrays)
     return changed
 
 
-def test_cycles_are_no_relations(path: Path, opened: Callable[[Path], Context]) -> None:
+def test_cycles_are_not_relations(path: Path, opened: Callable[[Path], Context]) -> None:
     ctx = opened(path)
     tree, graph = ctx.tree, ctx.graph
     parent = tree.parent.copy()

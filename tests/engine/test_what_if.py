@@ -231,7 +231,7 @@ def test_rules_without_findings_are_an_error(
         predict(reading(), remove=remove)
 
 
-def test_combinations_are_those_of_single_predictions(tmp_path: Path) -> None:
+def test_combinations_agree_with_single_predictions(tmp_path: Path) -> None:
     path = reading().write(tmp_path / "reading.pt.trace.json")
     studied = study(path)
     ctx, rules = studied.recording.context, ["SYN001@train.py:41", "SYN001@train.py:43"]

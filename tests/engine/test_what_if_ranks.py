@@ -103,7 +103,7 @@ def test_what_is_not_there_is_a_usage_error(
         profkit.what_if_ranks(folder, **changes)  # type: ignore[arg-type]
 
 
-def test_one_rank_is_no_job(tmp_path: Path) -> None:
+def test_one_rank_is_not_a_job(tmp_path: Path) -> None:
     folder = straggler(tmp_path / "job")
     with pytest.raises(UsageError, match="not belong to a job of several ranks"):
         profkit.what_if_ranks(folder / "rank0.pt.trace.json.gz")

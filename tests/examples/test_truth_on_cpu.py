@@ -81,7 +81,7 @@ def test_a_row_has_medians_quartiles_and_the_machine() -> None:
     assert "The machine was busy" in write_section(facts)
 
 
-def test_the_cost_is_that_of_the_rule() -> None:
+def test_the_cost_comes_from_the_rule() -> None:
     costs = [{"ns": 1}, {"ns": 2}]
     findings = [{"name": name, "cost": cost} for name, cost in zip("ab", costs, strict=True)]
     assert cost_of({"findings": findings}, "b") == {"ns": 2}

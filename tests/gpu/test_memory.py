@@ -37,7 +37,7 @@ def device_of(report: profkit.Report | None) -> SnapshotDevice:
     return device
 
 
-def test_peak_allocated_and_reserved_bytes_are_those_of_torch(tmp_path: Path) -> None:
+def test_peak_allocated_and_reserved_bytes_agree_with_torch(tmp_path: Path) -> None:
     retained = []
     with profkit.memory("steps", dir=str(tmp_path), quiet=True) as m:
         for _ in range(STEPS):
@@ -92,7 +92,7 @@ def test_an_out_of_memory_error_is_torchs_own_and_has_a_finding(tmp_path: Path) 
     del filler
 
 
-def test_the_bytes_of_each_process_are_those_of_the_driver() -> None:
+def test_the_bytes_of_each_process_come_from_the_driver() -> None:
     tensor = torch.empty(256 * MIB, device="cuda", dtype=torch.uint8)
     (current,) = (
         device for device in device_bytes() if device.device == torch.cuda.current_device()

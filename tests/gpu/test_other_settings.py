@@ -51,7 +51,7 @@ def recorded(folder: Path, settings: str) -> DeviceMemory:
     return memory
 
 
-def test_predicted_peaks_are_those_of_a_run_with_the_settings(tmp_path: Path) -> None:
+def test_predicted_peaks_agree_with_a_run_with_the_settings(tmp_path: Path) -> None:
     other_settings = recorded(tmp_path, "").what_if
     assert other_settings.max_error_bytes == 0
     expandable, split = other_settings.expandable, other_settings.best_split

@@ -55,9 +55,7 @@ def test_a_sparse_column_has_the_values_of_few_and_of_many_rows(
 
 
 @given(one=numbers, other=numbers)
-def test_distinct_common_used_and_marked_are_those_of_sets(
-    one: list[int], other: list[int]
-) -> None:
+def test_distinct_common_used_and_marked_agree_with_sets(one: list[int], other: list[int]) -> None:
     first, second = (np.array(values, dtype=np.int64) for values in (one, other))
     assert distinct(first - 20).tolist() == sorted({value - 20 for value in one})
     assert common(first, second).tolist() == sorted(set(one) & set(other))

@@ -50,7 +50,7 @@ def test_work_launched_before_the_window_is_an_orphan(read: Read) -> None:
     assert ctx.launches.op[0] == NO_ROW
 
 
-def test_steps_are_those_on_the_host_not_their_copies_on_a_device(read: Read) -> None:
+def test_steps_are_marks_on_the_host_and_not_their_copies_on_a_device(read: Read) -> None:
     builder = TraceBuilder(first_step=4)
     for _ in range(2):
         with builder.step():
@@ -225,7 +225,7 @@ def test_an_incomplete_step_is_excluded(read: Read) -> None:
 
 
 @pytest.mark.parametrize(("last_ns", "n_incomplete"), [(0, 0), (500, 1)])
-def test_what_follows_the_last_step_of_a_block_is_no_step(
+def test_what_follows_the_last_step_of_a_block_is_not_a_step(
     read: Read, last_ns: int, n_incomplete: int
 ) -> None:
     builder = TraceBuilder(capture=CaptureInfo(version="1", name="train", open_step="train"))

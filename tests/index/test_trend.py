@@ -146,7 +146,7 @@ def test_the_start_of_a_late_leak_is_found() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(1, 5), st.floats(-1e6, 1e6)), min_size=2, max_size=50))
-def test_the_median_slope_is_that_of_all_pairs(points: list[tuple[int, float]]) -> None:
+def test_the_median_slope_agrees_with_all_pairs(points: list[tuple[int, float]]) -> None:
     steps = np.cumsum([gap for gap, _ in points])
     values = np.array([value for _, value in points])
     slopes = [
@@ -175,7 +175,7 @@ def test_a_series_is_rising_when_its_last_samples_rise(
 
 
 @given(st.lists(st.floats(-1e9, 1e9), min_size=1, max_size=9))
-def test_the_median_is_that_of_numpy(values: list[float]) -> None:
+def test_the_median_agrees_with_numpy(values: list[float]) -> None:
     assert median(np.array(values)) == pytest.approx(np.median(values))
 
 

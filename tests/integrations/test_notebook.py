@@ -197,7 +197,7 @@ for _ in range({n}):
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 4, 40])
-def test_the_steps_of_a_cell_are_those_of_its_optimizer(shell: InteractiveShell, n: int) -> None:
+def test_the_steps_of_a_cell_follow_its_optimizer(shell: InteractiveShell, n: int) -> None:
     result, seen = ran(shell, LOOP.format(n=n, after="pass"))
     assert result.success
     report = shell.user_ns["kept"].report

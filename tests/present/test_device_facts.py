@@ -69,7 +69,7 @@ def test_device_memory_is_split_by_owner_as_far_as_the_driver_reports_it(
     )
 
 
-def test_blocks_that_another_stream_uses_are_reported_and_are_no_leak(tmp_path: Path) -> None:
+def test_blocks_that_another_stream_uses_are_reported_and_are_not_a_leak(tmp_path: Path) -> None:
     b = SnapshotBuilder()
     with b.frame("train.py", 3, "main"):
         shared = [b.alloc(20 * MIB), b.alloc(30 * MIB)]

@@ -91,7 +91,7 @@ def test_a_first_step_that_takes_less_than_the_others_together_comes_second(tmp_
 
 
 @pytest.mark.parametrize("lengths_ms", [(400, 12, 12, 300, 12, 12), (12, 12, 12, 400), (400, 12)])
-def test_long_steps_that_are_no_start_are_part_of_the_mean(
+def test_long_steps_that_are_not_a_start_are_part_of_the_mean(
     lengths_ms: tuple[int, ...], tmp_path: Path
 ) -> None:
     text = headline(steps_of(*lengths_ms, tmp_path=tmp_path))
@@ -245,7 +245,7 @@ def test_it_says_that_later_steps_take_longer() -> None:
     assert "times as long" not in headline(report)
 
 
-def test_a_gpu_whose_work_was_not_recorded_is_no_cpu_run() -> None:
+def test_a_gpu_whose_work_was_not_recorded_is_not_a_cpu_run() -> None:
     report = reports.build_cpu_report()
     report = replace(report, source=replace(report.source, devices=("NVIDIA A100",)))
     text = headline(report)
@@ -466,7 +466,7 @@ def test_a_note_with_a_higher_cost_makes_neither_the_headline_nor_the_order_fals
     assert "Highest memory cost (excluding notes): tensors" in text
 
 
-def test_the_highest_memory_cost_is_that_of_the_most_bytes() -> None:
+def test_the_highest_memory_cost_has_the_most_bytes() -> None:
     report = reports.build_gpu_report()
     first, leak = report.findings
     small = replace(first, title="Small buffers", cost=Cost(2 * reports.MS, 1 << 10))
@@ -652,7 +652,7 @@ def test_a_loop_of_operators_that_compute_hardly_anything_has_a_cure(
     assert ("fewer, larger operators would take less." in text) == is_told
 
 
-def test_the_name_of_an_operator_is_no_place(tmp_path: Path) -> None:
+def test_the_name_of_an_operator_is_not_a_place(tmp_path: Path) -> None:
     b = TraceBuilder()
     for _ in range(3):
         with b.step():

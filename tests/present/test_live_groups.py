@@ -74,7 +74,7 @@ def read(path: Path) -> tuple[Context, dict[str, Any]]:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_the_blocks_of_every_span_are_those_of_the_history(tmp_path: Path, seed: int) -> None:
+def test_the_blocks_of_every_span_match_the_history(tmp_path: Path, seed: int) -> None:
     ctx, raw = read(program(seed).write(tmp_path / "s.pickle"))
     (series,) = memory_series(ctx)
     every = [series.by_use, *(graph.lives["cuda:0"] for graph in flames(ctx, over_time=True))]

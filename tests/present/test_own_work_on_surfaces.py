@@ -117,7 +117,7 @@ def shows_ours(text: str) -> list[str]:
     return [word for word in OURS if word in text]
 
 
-def test_steps_parts_and_path_are_those_of_the_program_alone(
+def test_steps_parts_and_path_agree_with_the_program_alone(
     studied: AnalysisResult, plain: AnalysisResult
 ) -> None:
     for shown, alone in ((studied.report.summary, plain.report.summary),):
@@ -255,7 +255,7 @@ def test_marked_time_within_a_step_is_not_the_steps(
     ],
     ids=["optimizer", "loader"],
 )
-def test_marked_time_between_steps_found_by_marks_is_no_steps(
+def test_marked_time_between_steps_found_by_marks_is_not_steps(
     tmp_path: Path, delimit: Callable[[TraceBuilder], Any]
 ) -> None:
     builder = TraceBuilder()

@@ -71,7 +71,7 @@ def test_a_recording_cannot_bring_other_files_of_this_machine_into_a_report(
     assert source_snippet(at(path, 3)) is None
 
 
-def test_what_is_no_regular_file_is_not_waited_for(tmp_path: Path) -> None:
+def test_what_is_not_a_regular_file_is_not_waited_for(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe.py"
     os.mkfifo(pipe)
     assert source_snippet(at(pipe, 1)) is None
@@ -149,7 +149,7 @@ def test_the_line_to_edit_is_one_that_adds_to_the_container(
 
 
 @pytest.mark.parametrize("text", ["seen.append(", "seen.append(1)\n\0", "(" * 10_000 + "seen"])
-def test_a_file_that_is_no_python_has_no_line_to_edit(tmp_path: Path, text: str) -> None:
+def test_a_file_that_is_not_python_has_no_line_to_edit(tmp_path: Path, text: str) -> None:
     path = tmp_path / "train.py"
     path.write_text(text)
     assert find_adding_line("seen", at(path, 1)) is None

@@ -195,7 +195,7 @@ def test_a_place_is_three_columns_for_programs_with_the_path_below_the_base() ->
     assert exported.rows[0][2:] == (12, "forward", "aten::mm", 5_000, None)
 
 
-def test_kernels_and_names_are_code_and_an_unknown_path_is_no_error() -> None:
+def test_kernels_and_names_are_code_and_an_unknown_path_is_not_an_error() -> None:
     shown = Table(
         "kernels",
         "Kernels",
@@ -208,7 +208,7 @@ def test_kernels_and_names_are_code_and_an_unknown_path_is_no_error() -> None:
     ]
 
 
-def test_headings_on_a_screen_depend_on_the_case_and_those_of_others_do_not() -> None:
+def test_only_headings_on_a_screen_depend_on_the_case() -> None:
     (calls,) = with_screen_titles([CALLS], {"calls": "n"})
     assert (calls.screen_title, calls.title, calls.name) == ("n", "calls", "n_calls")
     (unchanged,) = with_screen_titles([CALLS], {})

@@ -322,7 +322,7 @@ def retyped(name: str, dtype: str) -> Callable[[dict[str, Any]], None]:
         retyped("stream.rows", "<i8"),
     ],
 )  # fmt: skip
-def test_what_is_stored_but_is_no_trace_is_not_used(
+def test_what_is_stored_but_is_not_a_trace_is_not_used(
     change: Callable[[dict[str, Any]], None], path: Path, folder: Path, reads: list[Path]
 ) -> None:
     expected = read_kineto(path)
@@ -402,7 +402,7 @@ def test_the_cache_takes_a_share_of_the_disk_at_most(
     assert not entries(folder)
 
 
-def test_a_draft_of_a_dead_process_goes_and_that_of_a_running_one_is_left(
+def test_the_draft_of_a_dead_process_is_removed_and_a_running_one_keeps_its_draft(
     path: Path, folder: Path, reads: list[Path]
 ) -> None:
     users = Cache()
@@ -427,7 +427,7 @@ def test_a_map_outlives_the_entry(path: Path, folder: Path) -> None:
     assert same(trace, expected)
 
 
-def test_the_cache_is_not_used_where_its_folder_is_no_folder(
+def test_the_cache_is_not_used_where_its_folder_is_not_a_folder(
     path: Path, folder: Path, reads: list[Path]
 ) -> None:
     folder.parent.mkdir()

@@ -40,7 +40,7 @@ def launched(op_args: dict[str, Any], kernel_args: dict[str, Any], **head: objec
 
 
 @pytest.mark.parametrize("on", ["operator", "kernel", "both"])
-def test_arguments_are_those_of_the_kernel_or_of_the_operator_around_its_launch(
+def test_arguments_come_from_the_kernel_or_from_the_operator_around_its_launch(
     on: str, tmp_path: Path
 ) -> None:
     b = launched(ARGS if on != "kernel" else {}, ARGS if on != "operator" else {})
@@ -62,7 +62,7 @@ def test_a_number_an_id_and_the_other_rank(tmp_path: Path) -> None:
     assert calls.target.tolist() == [MISSING]
 
 
-def test_ranks_that_torch_left_out_are_those_of_the_configuration(tmp_path: Path) -> None:
+def test_ranks_that_torch_left_out_come_from_the_configuration(tmp_path: Path) -> None:
     cut = {**ARGS, "Process Group Ranks": "[0, 2, ...]"}
     config: list[dict[str, Any]] = [
         {"pg_name": "dp", "ranks": "[0, 2, 4, 6]"},

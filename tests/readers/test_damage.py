@@ -415,7 +415,7 @@ def test_what_belongs_to_the_trace_is_not_left_unread(tmp_path: Path, after: str
     assert load(path).notes.n_unread_bytes == 0
 
 
-def test_the_events_are_those_of_the_files_own_key(tmp_path: Path) -> None:
+def test_the_events_come_from_the_files_own_key(tmp_path: Path) -> None:
     path = tmp_path / "t.json"
     inner = '{"meta": {"traceEvents": [' + json.dumps({**KERNEL, "name": "other"}) + "]}, "
     path.write_text(inner + _trace(KERNEL)[1:])

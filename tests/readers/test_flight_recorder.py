@@ -209,7 +209,7 @@ def test_large_dumps_are_refused(tmp_path: Path) -> None:
         load(path, limit_bytes=100)
 
 
-def test_other_json_is_no_dump(tmp_path: Path) -> None:
+def test_other_json_is_not_a_dump(tmp_path: Path) -> None:
     path = tmp_path / "settings.json"
     path.write_text('{"version": "2.10", "entries": [1, 2]}')
     with pytest.raises(NotATraceError):

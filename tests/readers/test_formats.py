@@ -147,7 +147,7 @@ def test_a_program_has_the_same_figures_in_every_format(form: Format, tmp_path: 
 
 @pytest.mark.parametrize("begin_end", [False, True])
 @pytest.mark.parametrize("vendor", ["rocm", "rocm-7.1", "xpu", "privateuse1"])
-def test_rules_report_the_syncs_of_every_vendor_as_those_of_cuda(
+def test_rules_report_the_syncs_of_every_vendor_as_they_do_for_cuda(
     vendor: Vendor,
     begin_end: bool,  # noqa: FBT001
     tmp_path: Path,

@@ -97,7 +97,7 @@ def test_slices_still_nest_on_a_clock_that_drifts(tmp_path: Path) -> None:
     assert abs(first["dur"] - Decimal(2_000_000) / Decimal("1.0001")) < Decimal("0.002")
 
 
-def test_what_is_no_event_is_left_out(tmp_path: Path) -> None:
+def test_what_is_not_an_event_is_left_out(tmp_path: Path) -> None:
     odd: list[Any] = [3, None, kernel(1, 2), {"ph": "X", "name": "no times", "pid": 1}]
     odd.append(kernel("12", 3))  # type: ignore[arg-type]  # as some profilers write it
     path = trace(tmp_path / "a.json", odd)

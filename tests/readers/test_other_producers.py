@@ -130,7 +130,7 @@ def test_text_that_powershell_redirected_is_called_by_its_encoding(
     assert "UTF-8" in raised.value.hint
 
 
-def test_a_list_of_nodes_alone_is_no_execution_trace(tmp_path: Path) -> None:
+def test_a_list_of_nodes_alone_is_not_an_execution_trace(tmp_path: Path) -> None:
     path = tmp_path / "t.json"
     for node, is_one in (({"callFrame": {}}, False), ({"op_schema": "aten::mm"}, True)):
         path.write_text(json.dumps({"nodes": [node]}))

@@ -226,7 +226,7 @@ def test_the_users_own_file_named_like_profkits_is_the_users(tmp_path: Path) -> 
         (["-c"], ""), ([], ""), (["/usr/lib/ipykernel_launcher.py"], ""),
     ],
 )  # fmt: skip
-def test_the_name_of_the_program_is_that_of_its_script(argv: list[str], name: str) -> None:
+def test_the_program_has_the_name_of_its_script(argv: list[str], name: str) -> None:
     assert script_name(argv) == name
 
 

@@ -35,7 +35,7 @@ def names(folder: Path) -> list[str]:
     return [Path(run.newest).name for run in find_runs(str(folder))]
 
 
-def test_the_time_in_a_name_counts_more_than_that_of_the_file(tmp_path: Path) -> None:
+def test_the_time_in_a_name_counts_more_than_the_files_time(tmp_path: Path) -> None:
     late = record(tmp_path / "train", 60)
     early = record(tmp_path / "train", 0)
     os.utime(late, (1_000, 1_000))
@@ -68,7 +68,7 @@ def test_files_of_other_profilers_count_too(tmp_path: Path) -> None:
         ("empty.json", b""),
     ],
 )
-def test_other_files_are_no_recordings(tmp_path: Path, name: str, text: bytes) -> None:
+def test_other_files_are_not_recordings(tmp_path: Path, name: str, text: bytes) -> None:
     recorded = record(tmp_path / "train", 0)
     write(tmp_path / "train" / name, text)
     assert names(tmp_path) == [recorded.name]

@@ -84,7 +84,7 @@ def test_children_of_an_unfinished_operator_move_up(tmp_path: Path, *, begin_end
     assert times_of == {"aten::mm": (5_000, 5_000), "aten::add": (3_000, 3_000)}
 
 
-def test_an_unfinished_region_is_no_step_and_no_region(tmp_path: Path) -> None:
+def test_an_unfinished_region_is_neither_a_step_nor_a_region(tmp_path: Path) -> None:
     builder = TraceBuilder(device_names=())
     for number in range(4):
         with builder.annotation("batch") as batch:

@@ -188,7 +188,7 @@ def test_the_area_of_the_busy_counter_is_the_busy_time(
     assert points[-1][1] == 0
 
 
-def test_the_queue_is_empty_at_the_end_and_memory_is_that_of_the_allocator(
+def test_the_queue_is_empty_at_the_end_and_memory_agrees_with_the_allocator(
     gpu: tuple[AnalysisResult, list[Event], list[Event]],
 ) -> None:
     _, before, after = gpu

@@ -66,7 +66,7 @@ def test_the_text_begins_with_the_headline() -> None:
     )
 
 
-def test_the_largest_change_is_that_of_a_line_over_all_its_stacks_on_the_device() -> None:
+def test_the_largest_change_is_of_a_line_over_all_its_stacks_on_the_device() -> None:
     changes = (
         change("memory", 3 * GIB, 0),
         change("memory", 0, 5 * GIB, line=14, device="cuda:1"),

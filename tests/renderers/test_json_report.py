@@ -68,7 +68,7 @@ def test_every_field_of_the_schema_is_defined() -> None:
     assert [name for name in undefined if not name.startswith("RecordedWith.")] == []
 
 
-def test_figures_are_those_of_the_report() -> None:
+def test_figures_match_the_report() -> None:
     tree = json.loads(as_json(reports.build_gpu_report()))
     assert tree["schema"] == SCHEMA
     assert tree["summary"]["devices"][0]["busy_ns"] == 640_000_000

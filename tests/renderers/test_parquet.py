@@ -45,7 +45,7 @@ def snapshot(tmp_path_factory: pytest.TempPathFactory) -> AnalysisResult:
     return study(b.write(tmp_path_factory.mktemp("snap") / "memory.snapshot.pickle"))
 
 
-def test_events_are_those_of_the_trace(gpu: AnalysisResult) -> None:
+def test_events_match_the_trace(gpu: AnalysisResult) -> None:
     table = read(gpu)
     events: EventTable = gpu.recording.context.events
     frame = events.to_pandas()

@@ -112,7 +112,7 @@ def test_missing_folders_are_reported(tmp_path: Path) -> None:
         (None, None, []),
     ],
 )
-def test_the_folders_are_those_in_tensorboards_options(
+def test_the_folders_come_from_tensorboards_options(
     logdir: str | None, spec: str | None, expected: list[tuple[str, str]]
 ) -> None:
     assert [(root.path, root.name) for root in parse_roots(logdir, spec)] == expected

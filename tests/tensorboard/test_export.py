@@ -59,7 +59,7 @@ def test_every_step_is_a_point_at_its_number(trained: Report, tmp_path: Path) ->
     )
 
 
-def test_figures_of_a_recording_are_those_of_its_report(trained: Report, tmp_path: Path) -> None:
+def test_figures_of_a_recording_match_its_report(trained: Report, tmp_path: Path) -> None:
     (path,) = write([trained], tmp_path)
     exported = {
         tag: float(values[0][1])

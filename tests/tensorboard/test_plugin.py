@@ -186,7 +186,7 @@ def test_a_lone_recording_has_no_report_on_ranks(tab: Tab) -> None:
     assert "do not belong to one job" in answer["error"]
 
 
-def test_a_comparison_equals_that_of_profkit_diff(tab: Tab, logdir: Path) -> None:
+def test_a_comparison_equals_the_one_from_profkit_diff(tab: Tab, logdir: Path) -> None:
     recordings = tab.recordings()
     ids = [recordings[f"ranks/host_{rank}_rank{rank}.17"]["id"] for rank in (0, 1)]
     answer = tab.settled("compare", before=ids[0], after=ids[1])

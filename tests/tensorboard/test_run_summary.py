@@ -7,7 +7,7 @@ from profkit.integrations.tensorboard.run_summary import summarize_run
 from tests.tensorboard.recordings import MB, REDUCE_NS, STEPS, write_gpu_training
 
 
-def test_the_main_figures_are_those_of_the_report(tmp_path: Path) -> None:
+def test_the_main_figures_match_the_report(tmp_path: Path) -> None:
     report = analyze(write_gpu_training(tmp_path))
     run = summarize_run(report)
     (device,) = report.summary.devices

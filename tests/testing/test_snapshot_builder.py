@@ -142,7 +142,7 @@ def test_the_history_has_the_latest_entries_and_earlier_blocks_have_no_stack() -
     assert frames == [(), *[(("train.py", 3, "main"),)] * 3]
 
 
-def test_layouts_are_those_of_the_versions_of_torch() -> None:
+def test_layouts_follow_the_versions_of_torch() -> None:
     b = SnapshotBuilder()
     with b.region("step"), b.frame("train.py", 3, "main"):
         b.alloc(5)

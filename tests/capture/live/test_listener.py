@@ -159,7 +159,7 @@ def test_steps_of_the_leading_optimizer_are_counted(listening: ProgramListener) 
     assert n_steps(listening) == 25
 
 
-def test_own_steps_come_before_those_of_optimizers(listening: ProgramListener) -> None:
+def test_own_steps_come_before_steps_of_optimizers(listening: ProgramListener) -> None:
     optimizer = sgd()
     for _ in range(3):
         optimizer.step()

@@ -51,12 +51,12 @@ def test_a_leak_error_names_growth_allocation_site_and_holder() -> None:
     assert len(caught.value.leaks) == 1
 
 
-def test_stable_memory_is_no_error() -> None:
+def test_stable_memory_is_not_an_error() -> None:
     loop(lambda: KEPT.__setitem__(slice(None), [torch.zeros(4096)]), profkit.no_leak())
     assert len(KEPT) == 1
 
 
-def test_allowed_growth_is_no_error() -> None:
+def test_allowed_growth_is_not_an_error() -> None:
     loop(leak, profkit.no_leak(allowed_bytes=16384))
     with pytest.raises(profkit.LeakError):
         loop(leak, profkit.no_leak(allowed_bytes=16383))
@@ -168,7 +168,7 @@ def test_each_item_of_a_generator_is_a_step() -> None:
     assert caught.value.leaks[0].per_step_bytes == 16 * KIB  # type: ignore[attr-defined]
 
 
-def test_the_end_of_a_generator_is_no_step() -> None:
+def test_the_end_of_a_generator_is_not_a_step() -> None:
     @profkit.no_leak
     def item() -> Iterator[None]:
         leak()
@@ -196,7 +196,7 @@ def test_each_item_of_an_async_generator_is_a_step() -> None:
         asyncio.run(program(1))
 
 
-def test_stable_async_functions_and_generators_are_no_error() -> None:
+def test_stable_async_functions_and_generators_are_not_an_error() -> None:
     @profkit.no_leak
     async def awaited() -> None:
         KEPT[:] = [torch.zeros(4096)]
@@ -243,7 +243,7 @@ def test_a_function_whose_leak_begins_later_is_still_monitored() -> None:
         program()
 
 
-def test_calls_of_other_threads_are_no_steps() -> None:
+def test_calls_of_other_threads_are_not_steps() -> None:
     guarded = profkit.no_leak(leak)
     guarded()
     with ThreadPoolExecutor(1) as pool:

@@ -64,7 +64,7 @@ def test_regions_of_other_threads_are_not_waited_for(regions: OpenRegions) -> No
     assert seen == ["step"]
 
 
-def test_a_region_that_is_never_ended_is_no_obstacle(regions: OpenRegions) -> None:
+def test_a_region_that_is_never_ended_is_not_an_obstacle(regions: OpenRegions) -> None:
     seen: list[int] = []
     record_function("lost").__enter__()
     for step in range(3):

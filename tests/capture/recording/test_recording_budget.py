@@ -103,7 +103,7 @@ def test_another_step_is_affordable_if_all_of_them_are(heap: dict[str, int]) -> 
     assert not steps.affords_step(2)
 
 
-def test_what_the_program_allocates_is_no_event_that_its_time_was_too_short_for(
+def test_what_the_program_allocates_is_not_an_event_that_its_time_was_too_short_for(
     heap: dict[str, int],
 ) -> None:
     process = Process()

@@ -171,7 +171,7 @@ def test_each_operator_has_its_innermost_module(program: ModuleType, opened: Ope
     assert of_linear == ["Linear_0", "Linear_1"]
 
 
-def test_columns_have_one_length_and_threads_are_those_of_the_trace(opened: Opened) -> None:
+def test_columns_have_one_length_and_threads_come_from_the_trace(opened: Opened) -> None:
     import torch
 
     with profkit.trace("columns") as t:
@@ -187,7 +187,7 @@ def test_columns_have_one_length_and_threads_are_those_of_the_trace(opened: Open
         assert by_id[external_id] == lines["names"][name]
 
 
-def test_user_files_are_those_outside_libraries(tmp_path: Path) -> None:
+def test_user_files_are_outside_libraries(tmp_path: Path) -> None:
     import torch
 
     files = SourceFiles()

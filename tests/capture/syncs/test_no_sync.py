@@ -171,7 +171,7 @@ def test_a_sync_in_the_backward_pass_is_raised_at_its_line_and_counted() -> None
     assert caught.value.lines == (line,)
 
 
-def test_a_sync_in_a_native_thread_is_that_of_the_only_guard(
+def test_a_sync_in_a_native_thread_belongs_to_the_only_guard(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(sync_monitor, "_in_native_thread", lambda: True)

@@ -89,7 +89,7 @@ def test_a_site_has_the_python_frames_of_its_heaviest_stack(tmp_path: Path) -> N
     ("n_bytes", "size_class"),
     [(MIB, "small"), (MIB + 512, "medium"), (10 * MIB - 512, "medium"), (10 * MIB, "large")],
 )
-def test_size_classes_are_those_of_the_allocator(
+def test_size_classes_agree_with_the_allocator(
     tmp_path: Path, n_bytes: int, size_class: str
 ) -> None:
     b = SnapshotBuilder()

@@ -122,7 +122,7 @@ def test_shapes_are_read_beside_an_event_that_cannot_be_read(tmp_path: Path) -> 
     assert throughputs(analyze(path))["aten::mm"] == whole
 
 
-def test_without_devices_the_time_is_that_of_the_operator(tmp_path: Path) -> None:
+def test_without_devices_the_time_is_the_operators(tmp_path: Path) -> None:
     builder = TraceBuilder()
     with builder.op("aten::mm", self_ns=8_000, dims=[[64, 64], [64, 64]]):
         pass

@@ -218,7 +218,7 @@ def test_kernels_say_whether_a_matmul_uses_tensor_cores(tmp_path: Path) -> None:
 
 
 @needs_corpus
-def test_the_utilization_of_a_real_trace_is_that_of_its_own_shapes() -> None:
+def test_the_utilization_of_a_real_trace_follows_from_its_own_shapes() -> None:
     path = CORPUS / "traces" / "h100-qwen-inference.json.gz"
     events = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
     (step,) = (

@@ -71,7 +71,7 @@ def test_the_id_of_the_next_run_is_used_only_before_the_next_compilation(
     assert read(b).compilations.numbers == ("", "3/1")
 
 
-def test_a_recorded_id_precedes_that_of_the_next_run(read: Read) -> None:
+def test_a_recorded_id_precedes_the_id_of_the_next_run(read: Read) -> None:
     b = TraceBuilder()
     with b.op("dynamo"), b.annotation("dynamo_data: compile_id=4/1"):
         b.advance(1_000)

@@ -94,7 +94,7 @@ QUERY, KEY, VALUE = ([2, 8, 10, 16], H), ([2, 2, 30, 16], H), ([2, 2, 30, 32], H
         ("clone", [([4, 8], H), "0"], 0, 128),
     ],
 )  # fmt: skip
-def test_work_is_that_of_the_shapes(
+def test_work_follows_from_the_shapes(
     name: str, inputs: list[tuple[list[object], str] | str], flops: int, n_bytes: int | None
 ) -> None:
     assert work(name, *inputs) == CallWork(flops, n_bytes)
@@ -178,7 +178,7 @@ LISTS = "void at::native::multi_tensor_apply_kernel<TensorListMetadata<2>, {}>"
         ("vectorized_elementwise_kernel<4, CUDAFunctor_add<float>>", None),
     ],
 )
-def test_the_type_of_lists_is_that_of_their_kernel(kernel: str, n_bytes: int | None) -> None:
+def test_the_type_of_lists_comes_from_their_kernel(kernel: str, n_bytes: int | None) -> None:
     assert kernel_element_bytes(kernel) == n_bytes
 
 

@@ -55,7 +55,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> tuple[Trace, OpWork, d
     return trace, measure_op_work(trace.events, build_call_tree(trace.events)), by_name
 
 
-def test_products_and_convolutions_are_those_that_torch_counts(
+def test_products_and_convolutions_agree_with_the_counts_of_torch(
     recorded: tuple[Trace, OpWork, dict[str, int]],
 ) -> None:
     trace, work, expected = recorded
@@ -126,7 +126,7 @@ def test_optimizers_embeddings_and_norms_are_counted_by_their_elements(tmp_path:
     assert work_of["aten::_fused_adamw_"] == (14 * n, UNKNOWN, 7 * n + 2 * 2)
 
 
-def test_scaled_products_are_those_that_torch_counts(tmp_path: Path) -> None:
+def test_scaled_products_agree_with_the_counts_of_torch(tmp_path: Path) -> None:
     rows_float8 = torch.randn(16, 32).to(torch.float8_e4m3fn)
     columns_float8 = torch.randn(48, 32).to(torch.float8_e4m3fn).t()
     scale = torch.ones(())

@@ -61,7 +61,7 @@ def test_a_recorded_path_is_user_code() -> None:
     assert not ownership.is_user("mylib/x.py")
 
 
-def test_the_line_is_that_of_the_innermost_frame_of_the_user(read: Read) -> None:
+def test_the_line_is_in_the_innermost_frame_of_the_user(read: Read) -> None:
     builder = TraceBuilder(stacks=True)
     with builder.frame("train.py", 30, "<module>"), builder.frame("net.py", 7, "forward"):
         with builder.frame("torch/nn/functional.py", 100, "linear"), builder.module("Linear", 2):

@@ -80,7 +80,7 @@ def test_both_optimizers_of_a_gan_are_of_one_step(steps_of: Finder) -> None:
     assert lengths(steps_of(b)) == [33] * 4
 
 
-def test_a_validation_between_epochs_is_no_step(steps_of: Finder) -> None:
+def test_a_validation_between_epochs_is_not_a_step(steps_of: Finder) -> None:
     b = TraceBuilder()
     for _ in range(2):
         for _ in range(4):
@@ -139,7 +139,7 @@ def test_several_optimizers_in_a_row_end_one_step(steps_of: Finder) -> None:
     assert lengths(steps_of(b)) == [12] * 4
 
 
-def test_optimizer_steps_without_a_regular_order_are_no_loop(steps_of: Finder) -> None:
+def test_optimizer_steps_without_a_regular_order_are_not_a_loop(steps_of: Finder) -> None:
     b = TraceBuilder()
     for n in (3, 50, 9, 120, 1):
         forward(b, n)
@@ -199,7 +199,7 @@ def test_a_module_that_is_called_again_and_again_is_a_step(steps_of: Finder) -> 
     assert len(steps) == 4
 
 
-def test_layers_of_one_model_are_no_steps(steps_of: Finder) -> None:
+def test_layers_of_one_model_are_not_steps(steps_of: Finder) -> None:
     b = TraceBuilder(stacks=True)
     for _ in range(2):
         for _ in range(6):
@@ -219,7 +219,7 @@ def test_the_first_quarter_of_module_calls_may_differ(steps_of: Finder) -> None:
     assert len(steps_of(b)) == 12
 
 
-def test_two_repetitions_are_no_loop(steps_of: Finder) -> None:
+def test_two_repetitions_are_not_a_loop(steps_of: Finder) -> None:
     b = TraceBuilder()
     for _ in range(2):
         b.load(MS)
@@ -252,7 +252,7 @@ def test_profiler_steps_come_before_every_mark(steps_of: Finder) -> None:
     assert len(steps.annotations) == 1
 
 
-def test_a_remnant_after_the_loop_is_no_step(steps_of: Finder) -> None:
+def test_a_remnant_after_the_loop_is_not_a_step(steps_of: Finder) -> None:
     b = TraceBuilder()
     for _ in range(3):
         with b.step():
@@ -264,7 +264,7 @@ def test_a_remnant_after_the_loop_is_no_step(steps_of: Finder) -> None:
     assert steps.n_incomplete == 1
 
 
-def test_a_step_in_which_nothing_ran_is_no_step(steps_of: Finder) -> None:
+def test_a_step_in_which_nothing_ran_is_not_a_step(steps_of: Finder) -> None:
     b = TraceBuilder()
     forward(b)
     with b.step():

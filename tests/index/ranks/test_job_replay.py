@@ -148,7 +148,7 @@ def test_too_few_matches_tell_nothing(tmp_path: Path) -> None:
     ("name", "ratio", "worker", "stage"),
     [("bytedance-ST", 1.1787, 0.0314, 1.2194), ("bytedance-AR", 1.9730, 1.0017, -0.0012)],
 )
-def test_slowdowns_are_those_of_the_authors_of_the_recordings(
+def test_slowdowns_agree_with_the_authors_of_the_recordings(
     name: str, ratio: float, worker: float, stage: float
 ) -> None:
     ctx = of_files(sorted((CORPUS / "ranks" / name).glob("rank*.json.gz")))

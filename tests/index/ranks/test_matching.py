@@ -83,7 +83,7 @@ def test_clocks_of_hosts_are_corrected_exactly(offset_ms: int, drift: float) -> 
         assert abs(start - Clock().shows(call.start_ns)) <= 3
 
 
-def test_waits_transfers_and_delays_are_those_of_a_slow_second_computation() -> None:
+def test_waits_transfers_and_delays_agree_with_a_slow_second_computation() -> None:
     calls = job()
     matches = match_collectives(ranks_of(calls))
     delays = find_delays(matches)

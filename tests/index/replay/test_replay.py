@@ -53,7 +53,7 @@ def test_the_critical_path_tiles_every_step(path: Path) -> None:
             np.testing.assert_array_equal(bounds[1:], critical.ends_ns[in_step])
 
 
-def test_a_path_of_many_blocks_is_that_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_path_of_many_blocks_equals_the_path_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
     ctx = load_context(next(TRACES.glob("starved_loader/*.pt.trace.json.gz")))
     whole = find_critical_path(ctx.replay, ctx.path_activity)
     monkeypatch.setattr("profkit.index.replay.path_activity._BLOCK", 7)
@@ -109,7 +109,7 @@ def test_many_changes_in_one_pass_save_what_each_saves_alone(path: Path) -> None
     assert ctx.replay.savings(changes) == [ctx.replay.saving(change) for change in changes]
 
 
-def test_where_the_host_runs_ahead_the_steps_are_those_of_the_device(tmp_path: Path) -> None:
+def test_where_the_host_runs_ahead_the_steps_are_the_devices(tmp_path: Path) -> None:
     b = TraceBuilder()
     for _ in range(5):
         with b.step():

@@ -97,7 +97,7 @@ def test_recorded_blocks_without_a_stack_are_of_the_backward_pass() -> None:
     assert [USES[use] for use in uses] == ["gradient", "unknown", "activation"]
 
 
-def test_profkits_own_frames_are_no_lines_of_the_user() -> None:
+def test_profkits_own_frames_are_not_lines_of_the_user() -> None:
     mode = ("/home/u/profkit/profkit/capture/memory/monitor/allocation_sites.py", 261, "dispatch")
     of = stacks((mode, USER))
     (line,) = find_stack_lines(of).of(np.array([0], np.int32))

@@ -87,7 +87,7 @@ def _walked(entries: list[dict[str, Any]]) -> int:
 
 @settings(max_examples=80, deadline=None)
 @given(program=st.lists(st.tuples(st.integers(0, 4), st.integers(0, 1000)), max_size=60))
-def test_the_peak_equals_that_of_a_walk_through_the_history(program: list[tuple[int, int]]) -> None:
+def test_the_peak_agrees_with_a_walk_through_the_history(program: list[tuple[int, int]]) -> None:
     b = SnapshotBuilder()
     held: list[ReferenceBlock] = []
     for kind, choice in program:

@@ -66,7 +66,7 @@ def test_each_rank_writes_a_file_of_its_own(
 
 
 @pytest.mark.parametrize("fault", [OSError(28, "No space left on device"), KeyboardInterrupt()])
-def test_an_error_of_the_observer_does_not_replace_that_of_the_program(
+def test_an_error_of_the_observer_does_not_replace_the_programs_error(
     cuda: FakeCuda,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

@@ -51,7 +51,7 @@ MODELS = (_linear, _convolution, _recurrent, _attention, _many_of_one)
 
 @needs_saved_tensors
 @pytest.mark.parametrize("make", MODELS)
-def test_saved_bytes_are_those_that_torch_passes_to_a_saved_tensor_hook(
+def test_saved_bytes_agree_with_a_saved_tensor_hook(
     make: Callable[[], torch.Tensor],
 ) -> None:
     saved: dict[int, int] = {}
@@ -96,7 +96,7 @@ def _nodes_by_hand(root: Any) -> list[Any]:  # noqa: ANN401
 
 
 @pytest.mark.parametrize("make", MODELS)
-def test_nodes_are_those_that_torch_links_together(make: Callable[[], torch.Tensor]) -> None:
+def test_nodes_match_the_links_of_torch(make: Callable[[], torch.Tensor]) -> None:
     loss = make()
     graph = autograd_graphs.measure_graph([loss], counted=set())
     assert graph.n_nodes == len(_nodes_by_hand(loss.grad_fn))

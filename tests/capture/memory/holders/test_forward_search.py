@@ -98,7 +98,7 @@ def test_it_returns_nothing_if_any_reference_is_missing(world: World, source: st
         vars(__import__("colorsys")).pop("_kept", None)
 
 
-def test_references_are_those_of_the_program() -> None:
+def test_references_come_from_the_program() -> None:
     kept = torch.zeros(1)
     assert count_references([weakref.ref(kept)]) == {id(kept): 1}
     more = [kept, kept]

@@ -249,7 +249,7 @@ edges = st.lists(st.tuples(st.integers(0, 11), st.integers(0, 11)), max_size=30)
 
 
 @given(edges=edges, kept=st.sets(st.integers(0, 11), max_size=3))
-def test_unreachable_objects_are_those_that_the_collector_frees(
+def test_unreachable_objects_agree_with_the_collector(
     edges: list[tuple[int, int]], kept: set[int]
 ) -> None:
     nodes = [Node() for _ in range(12)]
@@ -335,7 +335,7 @@ print(n, len(waited), n_bytes, sum(storages.values()))
 
 
 @pytest.mark.slow
-def test_number_and_bytes_in_a_whole_program_are_those_of_the_collector() -> None:
+def test_number_and_bytes_in_a_whole_program_agree_with_the_collector() -> None:
     done = subprocess.run(
         [sys.executable, "-c", WHOLE_PROGRAM], capture_output=True, text=True, check=True
     )

@@ -59,7 +59,7 @@ def test_free_seconds_are_spent_once_and_then_a_share_of_the_time(times: Times) 
     assert clock.affords("inspection"), "0.2 s spent and 0.2 s to come are a tenth of 4.2 s"
 
 
-def test_free_seconds_are_those_of_the_processor_that_was_measured(times: Times) -> None:
+def test_free_seconds_count_for_the_measured_processor(times: Times) -> None:
     budget = Budget({"inspection": 0.3, "sites": 0.0}, {"inspection": 0.0, "sites": 0.0})
     for slowness, is_affordable in ((1.0, False), (2.0, True)):
         clock = Clock(budget, slowness)

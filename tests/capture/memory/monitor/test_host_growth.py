@@ -263,7 +263,7 @@ def test_native_growth_has_the_container_that_grows_by_objects_of_a_library(
     assert leak.type == owner
 
 
-def test_what_a_scan_retains_for_the_next_one_is_no_growth() -> None:
+def test_what_a_scan_retains_for_the_next_one_is_not_growth() -> None:
     tracker = HostGrowthTracker()
     # Enough entries also where other tests have left many objects.
     held = [[None] * host_objects._MIN_ENTRIES_OF_MANY for _ in range(5_000)]
@@ -275,7 +275,7 @@ def test_what_a_scan_retains_for_the_next_one_is_no_growth() -> None:
     assert arrays[1] - arrays[0] < 2 * 8 * len(held)
 
 
-def test_what_graphs_save_is_no_growth_of_the_host_between_its_measurements() -> None:
+def test_what_graphs_save_is_not_growth_of_the_host_between_its_measurements() -> None:
     series = Series()
     for step in range(1, 21):
         graph_bytes = 6_000_000 if step % 8 == 1 else None
@@ -285,7 +285,7 @@ def test_what_graphs_save_is_no_growth_of_the_host_between_its_measurements() ->
     assert host.tolist() == (1_000.0 * steps).tolist()
 
 
-def test_the_mean_of_new_blocks_is_that_of_the_types_that_grow() -> None:
+def test_the_mean_of_new_blocks_counts_the_types_that_grow() -> None:
     tracker = HostGrowthTracker()
     # Other objects come and go meanwhile: a part of them is searched, and the rest estimated.
     for step, n, n_ints in ((19, 0, 18_000), (33, 3_600, 17_400)):

@@ -299,7 +299,7 @@ def _small_bytes() -> int:
     return sum(group.small_bytes for group in scan_host_objects().by_type.values())
 
 
-def test_small_blocks_are_those_of_pythons_allocator() -> None:
+def test_small_blocks_come_from_pythons_allocator() -> None:
     before, n_before = _small_bytes(), sys.getallocatedblocks()
     held: list[object] = [bytes(200 + n % 200) for n in range(5_000)]
     held += [bytes(5_000) for _ in range(1_000)]

@@ -148,7 +148,7 @@ def test_a_holder_in_the_program_is_named_before_a_nearer_one_in_a_library(
     assert any(chain.parts[:2] == ("torch", ".also") for chain in other_chains)
 
 
-def test_the_holder_of_all_tensors_is_named_before_that_of_the_last() -> None:
+def test_the_holder_of_all_tensors_is_named_before_the_holder_of_the_last() -> None:
     last = torch.zeros(0)
     kept: dict[str, list[Tensor]] = {"all": []}
     KEPT.append(kept)
@@ -313,7 +313,7 @@ def test_a_longer_tensor_is_found_beside_a_larger_one_that_does_not_grow() -> No
     assert leak.bytes < 4 << 20
 
 
-def test_the_holder_of_a_longer_tensor_is_named_and_not_that_of_a_view_of_it() -> None:
+def test_the_holder_of_a_longer_tensor_is_named_before_the_holder_of_a_view() -> None:
     seen, last_value = torch.zeros(0, 64), torch.zeros(())
 
     def body(_: int) -> None:
@@ -343,7 +343,7 @@ def test_two_longer_tensors_each_have_their_line_holder_and_share() -> None:
     assert all(f"['{name}']" in holder_of(leak) for name, leak in leaks.items())
 
 
-def test_larger_and_larger_batches_that_are_freed_are_no_leak() -> None:
+def test_larger_and_larger_batches_that_are_freed_are_not_a_leak() -> None:
     batch = torch.zeros(0)
     layer = nn.Linear(64, 1)
 
@@ -356,7 +356,7 @@ def test_larger_and_larger_batches_that_are_freed_are_no_leak() -> None:
     assert len(batch)
 
 
-def test_longer_and_longer_episodes_with_graphs_are_no_leak() -> None:
+def test_longer_and_longer_episodes_with_graphs_are_not_a_leak() -> None:
     """Episodes of an agent that survives longer and longer."""
     weight = nn.Parameter(torch.ones(1))
     values: list[Tensor] = []
@@ -368,7 +368,7 @@ def test_longer_and_longer_episodes_with_graphs_are_no_leak() -> None:
     assert values
 
 
-def test_larger_and_larger_batches_in_a_queue_are_no_leak() -> None:
+def test_larger_and_larger_batches_in_a_queue_are_not_a_leak() -> None:
     prefetched: deque[Tensor] = deque(maxlen=4)
     live = monitored(lambda step: prefetched.append(torch.ones(32 * (step + 40), 64)), 60)
     assert live.leaks == ()
@@ -438,7 +438,7 @@ def test_a_leak_is_told_up_to_the_last_step_that_shows_it() -> None:
 
 
 @pytest.mark.slow
-def test_a_total_that_starts_anew_is_no_leak_if_its_graph_is_too_large_to_count(
+def test_a_total_that_starts_anew_is_not_a_leak_if_its_graph_is_too_large_to_count(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     limit_nodes(monkeypatch, 100)
@@ -530,7 +530,7 @@ class Store:
         self.load = functools.lru_cache(maxsize=maxlen)(torch.full)
 
 
-def test_what_fills_a_container_up_to_its_limit_is_no_leak() -> None:
+def test_what_fills_a_container_up_to_its_limit_is_not_a_leak() -> None:
     store = Store(1000)
     assert monitored(lambda _: store.recent.append((torch.zeros(4096), 0.5))).leaks == ()
     assert monitored(lambda step: store.load((4096,), float(step))).leaks == ()
@@ -566,7 +566,7 @@ def test_graphs_in_a_deque_are_a_leak_whatever_its_limit() -> None:
     assert leak.limit_bytes is None
 
 
-def test_the_holder_is_that_of_most_tensors_and_not_only_of_the_sampled_one() -> None:
+def test_the_holder_retains_most_tensors_and_not_only_the_sampled_one() -> None:
     live, sites = LiveTensors(), AllocationSampler()
     live.begin()
     live.scan(1, full=True)
@@ -667,7 +667,7 @@ def test_a_value_of_a_thread_is_named_by_its_attribute() -> None:
     assert leak.chains[0].kind == "thread"
 
 
-def test_a_line_without_holder_has_that_of_other_tensors_of_its_kind() -> None:
+def test_a_line_without_holder_takes_the_holder_of_other_tensors_of_its_kind() -> None:
     kind, site = TensorKind("cpu", "float32", 15, has_graph=False), ("train.py", 3, "main")
     chain = Chain("module-global", ("__main__", ".kept"))
     inspections = {(kind, site): Inspection(5), (kind, None): Inspection(9, chains=(chain,))}
@@ -884,7 +884,7 @@ def test_an_error_of_the_monitor_ends_monitoring_and_not_the_program(
     assert "stopped monitoring memory" in capsys.readouterr().err
 
 
-def test_what_a_signal_handler_of_the_program_raises_is_no_error_of_the_monitor(
+def test_what_a_signal_handler_of_the_program_raises_is_not_an_error_of_the_monitor(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     is_signalled = False

@@ -134,7 +134,7 @@ def private_bytes(pid: int) -> int:
     return sum(int(line.split()[1]) * KIB for line in lines if line.startswith("Private_"))
 
 
-def test_private_bytes_are_those_of_the_workers_mappings(start: Start) -> None:
+def test_private_bytes_agree_with_the_workers_mappings(start: Start) -> None:
     start()
     (process,) = multiprocessing.active_children()
     assert process.pid is not None

@@ -264,7 +264,7 @@ def test_the_last_recorded_step_is_a_sample(
     assert (state.phase, action) == (Phase.WATCHING, Action.SAMPLE_RECORDED)
 
 
-def test_measurements_that_a_profiler_of_the_program_has_ended_are_no_sample() -> None:
+def test_measurements_that_a_profiler_of_the_program_has_ended_are_not_a_sample() -> None:
     state = MonitorState(Phase.MEASURING_HEAP, step=20, next_step=21)
     state, action = next_action(state, StepEnded(21, was_recorded=False, n_to_wait=1))
     assert (state.phase, action) == (Phase.WATCHING, Action.WAIT)

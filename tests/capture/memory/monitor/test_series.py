@@ -26,7 +26,7 @@ def series(lacks: Lack) -> Series:
 
 
 @pytest.mark.parametrize("lacks", [Lack.PROMOTED, Lack.TENSORS])
-def test_tensors_that_are_not_counted_are_no_end_of_the_growth(lacks: Lack) -> None:
+def test_tensors_that_are_not_counted_are_not_the_end_of_the_growth(lacks: Lack) -> None:
     trend = accumulation(series(lacks), KIND)
     assert trend is not None
     assert trend.per_step == pytest.approx(64 * N_PER_STEP, rel=0.01)

@@ -78,7 +78,7 @@ def test_an_optimizer_that_steps_no_more_is_replaced() -> None:
     assert n_steps == 33 + 20 - 7
 
 
-def test_a_few_steps_of_one_optimizer_before_those_of_another_are_not_counted() -> None:
+def test_a_few_steps_of_one_optimizer_before_another_takes_over_are_not_counted() -> None:
     first, second, leader = Thing(), Thing(), LeadingOptimizer()
     steps: list[Thing] = []
     for optimizer in [first] * 5 + [second] * 20:
@@ -154,7 +154,7 @@ def test_a_new_module_is_not_mistaken_for_a_dead_one(
     assert monitors == []
 
 
-def test_calls_of_a_module_are_no_steps_while_an_optimizer_has_not_stepped(
+def test_calls_of_a_module_are_not_steps_while_an_optimizer_has_not_stepped(
     boundaries: StepBoundaries, monitors: list[Counter]
 ) -> None:
     module = torch.nn.Linear(1, 1)

@@ -103,7 +103,7 @@ def test_without_settings_torchs_defaults_apply() -> None:
 @pytest.mark.parametrize(
     "n_bytes", [512, MIB, MIB + 512, 9 * MIB, 10 * MIB, 10 * MIB + 512, 4_202_692_608]
 )
-def test_segment_sizes_equal_those_of_the_reference_allocator(n_bytes: int) -> None:
+def test_segment_sizes_agree_with_the_reference_allocator(n_bytes: int) -> None:
     assert segment_bytes(n_bytes) == reference_allocator.segment_bytes(n_bytes)
 
 
