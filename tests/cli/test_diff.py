@@ -110,7 +110,7 @@ def test_a_missing_file_is_refused_with_exit_code_3(
     assert "There is no file no/such/file" in capsys.readouterr().err
 
 
-def test_of_a_folder_of_traces_the_newest_is_compared_and_named(
+def test_the_newest_trace_of_a_folder_is_compared_and_named(
     traces: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     os.utime(traces[0], (1_000_000, 1_000_000))

@@ -63,7 +63,7 @@ def test_the_json_has_events_of_the_file_and_the_change(
 
 
 @pytest.mark.parametrize("format_", ["md", "html"])
-def test_other_formats_have_the_same(
+def test_other_formats_explain_the_same(
     trace: str, format_: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code, text, _ = run(capsys, "explain", "SYN001@train.py:3", trace, "--format", format_)

@@ -97,7 +97,7 @@ def test_json_is_as_with_a_path(project: Path) -> None:
     assert with_path.err == ""
 
 
-def test_of_a_folder_with_a_history_the_newest_is_explained(project: Path) -> None:
+def test_the_newest_recording_of_a_folder_with_a_history_is_explained(project: Path) -> None:
     for command in (["explain", "1"], ["what-if", "--no-data-wait"]):
         ended = profkit(project, *command, "traces/train")
         assert ended.code == 0, ended.err

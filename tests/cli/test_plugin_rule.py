@@ -81,7 +81,7 @@ def findings(report: str) -> list[str]:
     return [finding["name"] for finding in json.loads(report)["findings"]]
 
 
-def test_its_finding_is_in_the_report_and_it_can_be_selected(run: Run) -> None:
+def test_the_finding_of_a_plugin_is_in_the_report_and_can_be_selected(run: Run) -> None:
     analyze = ("analyze", str(TRACE), "--format", "json")
     assert sorted(findings(run(*analyze))) == ["long-linears", "starved-by-loader"]
     assert findings(run(*analyze, "--select", "XYZ")) == ["long-linears"]
@@ -89,7 +89,7 @@ def test_its_finding_is_in_the_report_and_it_can_be_selected(run: Run) -> None:
     assert "Linear layers take long." in run("analyze", str(TRACE))
 
 
-def test_its_thresholds_are_set_in_pyproject(run: Run, tmp_path: Path) -> None:
+def test_the_thresholds_of_a_plugin_are_set_in_pyproject(run: Run, tmp_path: Path) -> None:
     (tmp_path / "pyproject.toml").write_text(
         '[tool.profkit]\nselect = ["long-linears"]\n'
         "[tool.profkit.thresholds.long-linears]\nmin_call_ns = 1000000000000\n"

@@ -77,7 +77,7 @@ def test_a_thread_that_writes_while_training_goes_on_is_the_fix(found: Found) ->
         ("my_project/serialization.py", 5, "save"),
     ],
 )
-def test_other_functions_are_none(found: Found, frame: tuple[str, int, str]) -> None:
+def test_other_functions_are_silent(found: Found, frame: tuple[str, int, str]) -> None:
     assert found(program(frame), RULE) == ()
 
 

@@ -114,7 +114,7 @@ def test_the_time_before_a_fallback_is_spent_in_the_fuser(found: Found) -> None:
     ],
     ids=["no fallback", "a pause before each call", "short", "Python runs meanwhile"],
 )
-def test_other_pauses_are_none_of_the_fuser(found: Found, built: TraceBuilder) -> None:
+def test_other_pauses_are_not_the_fusers(found: Found, built: TraceBuilder) -> None:
     assert found(built, RULE) == ()
 
 

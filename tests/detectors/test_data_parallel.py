@@ -278,7 +278,7 @@ def test_without_steps_the_recording_is_judged_as_a_whole(found: Found) -> None:
 
 
 @pytest.mark.parametrize("vendor", ["rocm", "xpu"])
-def test_other_vendors_run_it_too(vendor: str, tmp_path: Path) -> None:
+def test_other_vendors_run_data_parallel_too(vendor: str, tmp_path: Path) -> None:
     path = build_on_one_device().write(tmp_path / "t.json", Format(vendor=vendor))  # type: ignore[arg-type]
     (finding,) = analyze(path, select=[RULE], strict=True).findings
     assert finding.evidence["host_ns"] == 3 * 50 * US

@@ -7,7 +7,7 @@ from profkit.present.labels import cost_text
 from tests.detectors.jobs import MS, JobBuilder
 
 
-def test_its_time_is_parted_into_waiting_and_transfer(tmp_path: Path) -> None:
+def test_the_time_of_a_collective_is_split_into_waiting_and_transfer(tmp_path: Path) -> None:
     job = JobBuilder(2)
     for _ in range(3):
         with job.step():

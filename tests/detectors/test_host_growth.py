@@ -154,7 +154,9 @@ def test_a_worker_that_retains_its_own_objects_is_reported(found: Found, watched
     assert finding.cost.basis == "measured"
 
 
-def test_of_workers_that_may_do_either_both_fixes_are_given(found: Found, watched: Watched) -> None:
+def test_workers_that_may_copy_or_create_objects_have_both_fixes(
+    found: Found, watched: Watched
+) -> None:
     (finding,) = found(watched(**WORKERS, n=1, copied_share=0.3, made_share=0.3), RULE)
     assert "It may be copies of objects of the main process, or" in finding.message
     assert finding.fix.startswith("Limit what the dataset stores in `__getitem__`")

@@ -40,7 +40,7 @@ def test_it_costs_the_time_in_the_loader(found: Found) -> None:
     assert finding.evidence["device_idle_ns"] == [400_000, 400_000, 500_000]
 
 
-def test_its_evidence_is_of_the_first_steps_however_many_there_are(found: Found) -> None:
+def test_the_evidence_shows_the_first_of_any_number_of_steps(found: Found) -> None:
     (finding,) = found(training([400_000] * 50), RULE)
     # 50 x 410 + 100 µs, and without the waits 10 + 50 x 100 + 49 x 1.
     assert finding.cost.ns == 20_600_000 - 5_059_000

@@ -36,7 +36,7 @@ def test_a_wait_that_returns_after_its_work_is_not_reported(found: Found) -> Non
     assert found(replayed_graph(15_000), RULE) == ()
 
 
-def test_such_time_is_neither_idle_nor_saved(analyzed: Analyzed) -> None:
+def test_time_of_unrecorded_work_is_neither_idle_nor_saved(analyzed: Analyzed) -> None:
     report = analyzed(replayed_graph(2_000_000), "explicit-synchronize")
     (device,) = report.summary.devices
     assert device.unrecorded_ns > 0

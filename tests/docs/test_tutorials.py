@@ -15,7 +15,7 @@ SHOWN = re.compile(r"[a-z-]+ [A-Z]{3}\d{3}|\b\w+\.py:\d+|held by: [\w.]+")
 FAILS = "  # exit code 1"
 
 
-def test_there_is_one_for_each_topic() -> None:
+def test_each_topic_has_one_tutorial() -> None:
     assert [Path(page).stem for page in TUTORIALS] == [
         "ci-gate",
         "leak",

@@ -253,7 +253,7 @@ def test_combinations_agree_with_single_predictions(tmp_path: Path) -> None:
     assert predicted.times[0].after_ns == profkit.what_if(path, remove=rules).before_ns
 
 
-def test_of_too_many_combinations_there_are_singles_pairs_and_all(
+def test_too_many_combinations_are_reduced_to_singles_pairs_and_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ctx = read_context(waiting(), tmp_path)

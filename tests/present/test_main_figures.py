@@ -29,7 +29,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Report:
     return analysis
 
 
-def test_they_are_means_over_the_steps(report: Report) -> None:
+def test_main_figures_are_means_over_the_steps(report: Report) -> None:
     steps = report.summary.steps
     total_ns = sum(step.time_ns for step in steps)
     figures = main_figures(report)

@@ -49,7 +49,7 @@ def test_steps_that_a_rank_has_not_are_empty(report: Report) -> None:
     assert len(heat.columns) == N_STEPS
 
 
-def test_of_many_ranks_and_steps_neighbors_share_a_cell_with_the_longest(report: Report) -> None:
+def test_neighbors_among_many_ranks_and_steps_share_a_cell_with_the_longest(report: Report) -> None:
     many = repeat_ranks(report, 1000, 500)
     heat = build_step_heat(many, own=True)
     assert heat is not None
@@ -84,7 +84,7 @@ def test_the_timeline_has_a_lane_for_each_rank(report: Report) -> None:
     assert [site.name for site in late] == ["all-reduce · 0: launches late"]
 
 
-def test_of_many_ranks_those_have_lanes_for_which_others_waited(report: Report) -> None:
+def test_of_many_ranks_the_ones_that_others_waited_for_have_lanes(report: Report) -> None:
     many = repeat_ranks(report, 1000, 1)
     shown = rank_timeline(many)
     assert shown is not None

@@ -121,7 +121,7 @@ def test_ranks_that_only_the_files_name_are_one_run(tmp_path: Path) -> None:
     assert [len(run.recordings) for run in find_runs(str(tmp_path))] == [1, 2]
 
 
-def test_of_two_newest_both_are_of_the_program_of_the_newest(tmp_path: Path) -> None:
+def test_the_two_newest_runs_are_of_the_newest_ones_program(tmp_path: Path) -> None:
     first = record(tmp_path / "train", 0)
     record(tmp_path / "eval", 10)
     last = record(tmp_path / "train", 20)

@@ -297,7 +297,7 @@ def test_overlapping_findings_have_separate_rows() -> None:
     assert len(rows) == 6
 
 
-def test_of_ten_thousand_findings_those_with_the_highest_cost_are_drawn() -> None:
+def test_of_ten_thousand_findings_the_costliest_are_drawn() -> None:
     events = events_of(render(reports.many_findings(), "chrome"))
     check(events)
     assert len([e for e in events if "message" in e.get("args", {})]) == 200

@@ -85,7 +85,7 @@ def test_it_has_a_description_and_options_with_defaults(module: Renderer) -> Non
 
 
 @pytest.mark.parametrize("module", EVERY, ids=IDS)
-def test_its_module_is_named_after_its_format(module: Renderer) -> None:
+def test_the_module_of_a_renderer_is_named_after_its_format(module: Renderer) -> None:
     name = module.__name__.rpartition(".")[2]
     assert name.partition("_")[0] == module.INFO.name
     assert renderer(module.INFO.name) is module

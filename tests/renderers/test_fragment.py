@@ -58,7 +58,7 @@ def test_it_is_one_closed_element_that_runs_and_fetches_nothing(report: Report) 
 
 
 @pytest.mark.parametrize("report", REPORTS.values(), ids=REPORTS)
-def test_its_style_applies_to_nothing_around_it(report: Report) -> None:
+def test_the_style_of_a_fragment_applies_to_nothing_around_it(report: Report) -> None:
     style = re.search(r"<style>(.*?)</style>", html(report), re.DOTALL)
     assert style
     selectors = [part.split("{")[0] for part in style[1].strip().splitlines()]

@@ -239,7 +239,7 @@ class Cell(torch.nn.Module):
         return state[0].mean()
 
 
-def test_of_steps_with_very_many_events_one_at_least_is_recorded_whole() -> None:
+def test_at_least_one_step_with_very_many_events_is_recorded_whole() -> None:
     finder = StepFinder(Plan("lbfgs", Options(quiet=True), DEFAULT_SCHEDULE, monitor_memory=False))
     n_threads = torch.get_num_threads()
     finder.on_torch_import()

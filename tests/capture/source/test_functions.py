@@ -61,7 +61,7 @@ def test_an_operator_of_unknown_syntax_has_a_line_only_if_one_is_possible(
     assert find_lines_between(train, 11, None, ["aten::add_"]) == [None]
 
 
-def test_of_a_loop_without_calls_and_later_lines_only_certain_ones_are_given(
+def test_a_loop_without_calls_gives_only_its_certain_lines(
     tmp_path: Path,
 ) -> None:
     file = tmp_path / "loop.py"

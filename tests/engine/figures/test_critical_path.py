@@ -255,7 +255,7 @@ def test_steps_with_other_code_in_between_have_paths_of_their_own(tmp_path: Path
     assert {part.kind: part.ns for part in path.parts}["kernel"] == 3 * 60_000
 
 
-def test_of_device_work_alone_it_follows_the_streams(tmp_path: Path) -> None:
+def test_the_path_of_device_work_alone_follows_the_streams(tmp_path: Path) -> None:
     builder = TraceBuilder()
     for _ in range(3):
         with builder.step():

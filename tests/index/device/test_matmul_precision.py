@@ -78,17 +78,17 @@ NEITHER = {
 
 
 @pytest.mark.parametrize("name", FLOAT32.values(), ids=FLOAT32)
-def test_these_kernels_multiply_in_float32(name: str) -> None:
+def test_kernels_that_multiply_in_float32_are_recognized(name: str) -> None:
     assert matmul_precision(name) == "float32"
 
 
 @pytest.mark.parametrize("name", TF32.values(), ids=TF32)
-def test_these_kernels_round_to_tf32(name: str) -> None:
+def test_kernels_that_round_to_tf32_are_recognized(name: str) -> None:
     assert matmul_precision(name) == "tf32"
 
 
 @pytest.mark.parametrize("name", NEITHER.values(), ids=NEITHER)
-def test_these_kernels_are_not_float32_matmuls(name: str) -> None:
+def test_other_kernels_are_not_float32_matmuls(name: str) -> None:
     assert matmul_precision(name) is None
 
 

@@ -46,12 +46,12 @@ NOT_TOLD = {
 
 
 @pytest.mark.parametrize("name", ON_TENSOR_CORES.values(), ids=ON_TENSOR_CORES)
-def test_these_names_show_tensor_cores(name: str) -> None:
+def test_names_of_tensor_core_kernels_are_recognized(name: str) -> None:
     assert names_tensor_cores(name)
 
 
 @pytest.mark.parametrize("name", NOT_TOLD.values(), ids=NOT_TOLD)
-def test_these_names_do_not_show_tensor_cores(name: str) -> None:
+def test_other_names_show_no_tensor_cores(name: str) -> None:
     assert not names_tensor_cores(name)
 
 

@@ -69,12 +69,12 @@ NO_CASTS = {
 
 
 @pytest.mark.parametrize(("name", "kind"), CASTS.values(), ids=CASTS)
-def test_these_kernels_cast(name: str, kind: str) -> None:
+def test_casting_kernels_are_recognized(name: str, kind: str) -> None:
     assert find_cast_type(name) == kind
 
 
 @pytest.mark.parametrize("name", NO_CASTS.values(), ids=NO_CASTS)
-def test_these_kernels_do_not_cast_to_one_of_these_types(name: str) -> None:
+def test_kernels_without_a_cast_are_not_recognized(name: str) -> None:
     assert find_cast_type(name) is None
 
 

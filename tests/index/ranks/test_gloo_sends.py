@@ -64,7 +64,7 @@ def called(b: TraceBuilder, name: str, peer: int | None, end_ns: int) -> None:
         b.now_ns = end_ns
 
 
-def test_their_other_rank_is_an_input_of_the_operator(tmp_path: Path) -> None:
+def test_the_other_rank_of_a_send_is_an_input_of_the_operator(tmp_path: Path) -> None:
     collectives = report(tmp_path, 3).collectives
     assert collectives is not None
     assert (collectives.matched_share, collectives.unmatched) == (1.0, ())

@@ -363,7 +363,7 @@ class TestCase(unittest.TestCase):
 
 
 @pytest.mark.slow
-def test_other_outcomes_of_tests_stay_what_they_are(suite: Suite) -> None:
+def test_other_outcomes_of_tests_are_unchanged(suite: Suite) -> None:
     result = suite.run(
         """
 pytestmark = pytest.mark.profkit(syncs=0)
@@ -433,7 +433,7 @@ def test_all_traces_are_kept_on_request(suite: Suite) -> None:
 
 
 @pytest.mark.slow
-def test_of_a_test_that_runs_again_the_last_traces_are_kept(suite: Suite) -> None:
+def test_a_test_that_runs_again_keeps_its_last_traces(suite: Suite) -> None:
     suite.pytester.makeconftest(
         """
 from _pytest.runner import runtestprotocol

@@ -114,7 +114,7 @@ def test_the_steps_until_work_is_affordable_are_known_from_their_pace(times: Tim
     assert clock.steps_until_afforded("young") == 0
 
 
-def test_of_work_that_has_no_share_nothing_is_expected(times: Times) -> None:
+def test_nothing_is_expected_of_work_without_a_share(times: Times) -> None:
     clock = Clock(Budget({}, {}))
     assert clock.steps_until_afforded("young") == 0
     spend(clock, times, "young", 2)
