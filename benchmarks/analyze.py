@@ -25,10 +25,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from isal import igzip
-
 from benchmarks.figures import compared
-from benchmarks.load import ROOT, TRACES, MemoryMonitor, repeat_events
+from benchmarks.load import ROOT, MemoryMonitor, read_source, repeat_events
 from benchmarks.perfetto import trace_processor
 
 BARE: Final = "msgspec"
@@ -173,12 +171,7 @@ def main() -> None:
     parser.add_argument("--trace", type=Path, help="the trace to repeat")
     options = parser.parse_args()
 
-    source = options.trace or max(
-        TRACES.glob("*/*.pt.trace.json.gz"), key=lambda path: path.stat().st_size
-    )
-    trace = source.read_bytes()
-    if source.suffix == ".gz":
-        trace = igzip.decompress(trace)
+    trace = read_source(options.trace)
 
     for size in options.mb:
         with tempfile.TemporaryDirectory() as folder:

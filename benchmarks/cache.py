@@ -18,11 +18,9 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
-from isal import igzip
-
 from benchmarks.analyze import Run, run
 from benchmarks.figures import compared
-from benchmarks.load import TRACES, repeat_events
+from benchmarks.load import read_source, repeat_events
 
 TARGET_FIRST: Final = 1.05
 TARGET_SECOND_S: Final = 1.2
@@ -149,8 +147,7 @@ def main() -> None:
     parser.add_argument("--mb", type=int, nargs="+", default=[200, 1000], help="sizes of the text")
     parser.add_argument("--rounds", type=int, default=3, help="rounds for each size")
     options = parser.parse_args()
-    source = max(TRACES.glob("*/*.pt.trace.json.gz"), key=lambda path: path.stat().st_size)
-    trace = igzip.decompress(source.read_bytes())
+    trace = read_source(None)
     compare_small(trace)
     for megabytes in options.mb:
         compare_large(trace, megabytes, options.rounds)

@@ -78,6 +78,13 @@ ID_STRIDE: Final = 10_000_000
 """More ids than a recorded trace has."""
 
 
+def read_source(path: Path | None) -> bytes:
+    """Read the text of a trace to repeat, by default of the largest recorded one."""
+    path = path or max(TRACES.glob("*/*.pt.trace.json.gz"), key=lambda trace: trace.stat().st_size)
+    content = path.read_bytes()
+    return igzip.decompress(content) if path.suffix == ".gz" else content
+
+
 class MemoryMonitor(threading.Thread):
     """Samples the memory of a process and its children, with shared pages counted once.
 
@@ -225,12 +232,7 @@ def main() -> None:
     parser.add_argument("--trace", type=Path, help="the trace to repeat")
     options = parser.parse_args()
 
-    source = options.trace or max(
-        TRACES.glob("*/*.pt.trace.json.gz"), key=lambda path: path.stat().st_size
-    )
-    trace = source.read_bytes()
-    if source.suffix == ".gz":
-        trace = igzip.decompress(trace)
+    trace = read_source(options.trace)
 
     with tempfile.TemporaryDirectory() as folder:
         plain, packed = Path(folder, "repeated.json"), Path(folder, "repeated.json.gz")

@@ -22,10 +22,8 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Final
 
-from isal import igzip
-
 from benchmarks.figures import compared
-from benchmarks.load import TRACES, repeat_events
+from benchmarks.load import TRACES, read_source, repeat_events
 from profkit.api import AnalysisResult, render, study
 from profkit.present.timeline import build_timeline
 from profkit.testing import TraceBuilder
@@ -208,12 +206,7 @@ def main() -> None:
     parser.add_argument("--small", default="*", help="pattern of folders of small recordings")
     options = parser.parse_args()
 
-    source = options.trace or max(
-        TRACES.glob("*/*.pt.trace.json.gz"), key=lambda path: path.stat().st_size
-    )
-    trace = source.read_bytes()
-    if source.suffix == ".gz":
-        trace = igzip.decompress(trace)
+    trace = read_source(options.trace)
     print("seconds to analyze, to write JSON, to lay out the timeline, to write the page;")
     print("the page relative to analysis and JSON; MB; seconds until painted, loaded, drawn")
     columns = [("analysis", 9), ("json", 7), ("timeline", 9), ("html", 7), ("x analysis", 10)]
