@@ -57,9 +57,9 @@ def train_step(network: torch.nn.Module, batch: torch.Tensor) -> None:
     network(batch).sum().backward()
 
 
-@pytest.fixture(scope="session")
-def just_recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with new traces: single entries, and a schedule with steps."""
+@pytest.fixture(scope="module")
+def logdir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with new traces (single entries, a schedule with steps) and GPU traces."""
     folder = tmp_path_factory.mktemp("logdir")
     network, batch = torch.nn.Linear(16, 4), torch.randn(8, 16)
     for _ in range(2):
@@ -68,45 +68,42 @@ def just_recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     batches = (batch for _ in range(8))
     for step in profkit.steps(batches, "loop", wait=1, warmup=1, active=3, dir=str(folder)):
         train_step(network, step)
+
+    write_gpu_training(folder / "train")
+    real = trace_path("h100-qwen-inference")
+    if real.exists():
+        (folder / "real").mkdir()
+        (folder / "real" / "host_8.pt.trace.json.gz").symlink_to(real)
     return folder
 
 
-@pytest.fixture(scope="session")
-def server_on_just_recorded(just_recorded: Path) -> Iterator[TensorBoard]:
-    with serving(just_recorded) as server:
-        yield server
+@pytest.fixture(scope="module")
+def server(logdir: Path) -> Iterator[TensorBoard]:
+    with serving(logdir) as started:
+        assert sorted(started.runs(n=len(runs_in(logdir)))) == runs_in(logdir)
+        yield started
 
 
 @pytest.mark.slow
-def test_new_traces_open(just_recorded: Path, server_on_just_recorded: TensorBoard) -> None:
-    runs = runs_in(just_recorded)
-    assert len(runs) == 2
-    assert sorted(server_on_just_recorded.runs(n=2)) == runs
-    for run in runs:
-        check_views(server_on_just_recorded, run)
+@pytest.mark.parametrize("run", ["each_step", "loop"])
+def test_new_traces_open(server: TensorBoard, run: str) -> None:
+    check_views(server, run)
 
 
-def test_each_entry_is_a_span(server_on_just_recorded: TensorBoard) -> None:
-    (run,) = (name for name in server_on_just_recorded.runs(n=2) if "each" in name)
-    (worker,) = server_on_just_recorded.ask("workers", run=run, view="Overview")
-    assert len(server_on_just_recorded.ask("spans", run=run, worker=worker)) == 2
+def test_each_entry_is_a_span(server: TensorBoard) -> None:
+    (worker,) = server.ask("workers", run="each_step", view="Overview")
+    assert len(server.ask("spans", run="each_step", worker=worker)) == 2
 
 
-def test_the_steps_of_a_schedule_are_the_steps_of_the_overview(
-    server_on_just_recorded: TensorBoard,
-) -> None:
-    server_on_just_recorded.runs(n=2)
-    query = only_profile(server_on_just_recorded, "loop")
-    assert len(server_on_just_recorded.ask("overview", **query)["steps"]["rows"]) == 3
+def test_the_steps_of_a_schedule_are_the_steps_of_the_overview(server: TensorBoard) -> None:
+    query = only_profile(server, "loop")
+    assert len(server.ask("overview", **query)["steps"]["rows"]) == 3
 
 
-def test_the_trace_view_gets_the_file_that_was_written(
-    just_recorded: Path, server_on_just_recorded: TensorBoard
-) -> None:
-    server_on_just_recorded.runs(n=2)
-    query = only_profile(server_on_just_recorded, "loop")
-    loaded = json.loads(igzip.decompress(server_on_just_recorded.fetch("trace", **query)))
-    (path,) = (just_recorded / "loop").glob("*.pt.trace.json.gz")
+def test_the_trace_view_gets_the_file_that_was_written(logdir: Path, server: TensorBoard) -> None:
+    query = only_profile(server, "loop")
+    loaded = json.loads(igzip.decompress(server.fetch("trace", **query)))
+    (path,) = (logdir / "loop").glob("*.pt.trace.json.gz")
     assert loaded == json.loads(igzip.decompress(path.read_bytes()))
 
 
@@ -118,19 +115,6 @@ def test_every_recorded_trace_of_the_examples_opens() -> None:
         assert sorted(server.runs(n=len(runs))) == runs
         for run in runs:
             check_views(server, run)
-
-
-@pytest.fixture(scope="module")
-def server_on_gpu_trace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TensorBoard]:
-    folder = tmp_path_factory.mktemp("gpu")
-    write_gpu_training(folder / "train")
-    real = trace_path("h100-qwen-inference")
-    if real.exists():
-        (folder / "real").mkdir()
-        (folder / "real" / "host_8.pt.trace.json.gz").symlink_to(real)
-    with serving(folder) as server:
-        server.runs(n=1 + real.exists())
-        yield server
 
 
 def check_gpu_views(server: TensorBoard, query: dict[str, str]) -> None:
@@ -146,30 +130,29 @@ def check_gpu_views(server: TensorBoard, query: dict[str, str]) -> None:
     assert json.loads(igzip.decompress(server.fetch("trace", **query)))["traceEvents"]
 
 
-def test_every_view_of_a_gpu_trace_has_its_data(server_on_gpu_trace: TensorBoard) -> None:
-    query = only_profile(server_on_gpu_trace, "train")
-    check_gpu_views(server_on_gpu_trace, query)
-    rows = server_on_gpu_trace.ask("kernel/table", **query, group_by="Kernel")["data"]["rows"]
+def test_every_view_of_a_gpu_trace_has_its_data(server: TensorBoard) -> None:
+    query = only_profile(server, "train")
+    check_gpu_views(server, query)
+    rows = server.ask("kernel/table", **query, group_by="Kernel")["data"]["rows"]
     total_us = {row[0]: row[3] for row in rows}
     assert total_us["gemm"] == STEPS * GEMM_NS / 1000
     assert total_us["relu"] == STEPS * RELU_NS / 1000
-    (outer,) = server_on_gpu_trace.ask("module", **query)["data"]
+    (outer,) = server.ask("module", **query)["data"]
     assert (outer["name"], outer["occurences"]) == ("Net_0", STEPS)
 
 
 @needs_corpus
-def test_every_view_of_a_real_gpu_trace_has_its_data(server_on_gpu_trace: TensorBoard) -> None:
-    check_gpu_views(server_on_gpu_trace, only_profile(server_on_gpu_trace, "real"))
+def test_every_view_of_a_real_gpu_trace_has_its_data(server: TensorBoard) -> None:
+    check_gpu_views(server, only_profile(server, "real"))
 
 
 def test_the_memory_view_of_a_recorded_cpu_trace_has_its_data(
-    server_on_just_recorded: TensorBoard,
+    server: TensorBoard,
 ) -> None:
-    server_on_just_recorded.runs(n=2)
-    query = only_profile(server_on_just_recorded, "loop")
-    assert "Memory" in server_on_just_recorded.ask("views", run="loop")
-    assert server_on_just_recorded.ask("memory", **query)["rows"]["CPU"]
-    assert server_on_just_recorded.ask("memory_curve", **query)["rows"]["CPU"]
+    query = only_profile(server, "loop")
+    assert "Memory" in server.ask("views", run="loop")
+    assert server.ask("memory", **query)["rows"]["CPU"]
+    assert server.ask("memory_curve", **query)["rows"]["CPU"]
 
 
 def overview_shares(server: TensorBoard, query: dict[str, str]) -> dict[str, float]:
@@ -178,25 +161,25 @@ def overview_shares(server: TensorBoard, query: dict[str, str]) -> dict[str, flo
     return {row["name"]: row["value"] for row in rows}
 
 
-def test_the_reported_misreadings_occur(server_on_gpu_trace: TensorBoard, tmp_path: Path) -> None:
+def test_the_reported_misreadings_occur(server: TensorBoard, tmp_path: Path) -> None:
     studied = study(write_gpu_training(tmp_path))
     reported = {
         misreading.where: misreading
         for misreading in find_misreadings(studied.recording.context, studied.report)
     }
-    query = only_profile(server_on_gpu_trace, "train")
-    operators = server_on_gpu_trace.ask("operation/table", **query, group_by="Operation")["data"]
+    query = only_profile(server, "train")
+    operators = server.ask("operation/table", **query, group_by="Operation")["data"]
     assert {op["device_total_duration"] for op in operators} == {0}
 
     (operator_note,) = (note for where, note in reported.items() if where.startswith("Operator"))
     assert operator_note.actual.startswith("Kernels, copies and fills sum to 3.15 ms")
-    steps = server_on_gpu_trace.ask("overview", **query)["steps"]["rows"]
+    steps = server.ask("overview", **query)["steps"]["rows"]
     assert len(steps) == 2 * STEPS
     assert reported["Overview: number of steps and their average"].actual == (
         f"The recording has {STEPS} steps."
     )
 
-    parts = overview_shares(server_on_gpu_trace, query)
+    parts = overview_shares(server, query)
     assert "Communication" not in parts
     assert parts["Runtime"] == 0
     assert reported["Overview: Communication; Distributed"].actual == (
