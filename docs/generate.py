@@ -1,7 +1,8 @@
 """Generates ``docs/reference/``, the glossary page, the JSON Schema and the picture of a terminal.
 
-Rule pages come from docstrings, commands from ``--help``, the JSON layouts from dataclasses, and
-Python names from signatures and docstrings.
+Rule pages come from docstrings, commands from ``--help``, the JSON layouts from dataclasses, Python
+names from signatures and docstrings, the figures on overhead from the page of benchmarks, and the
+reports in the guide from recordings of its programs.
 
 Run: ``python docs/generate.py`` writes the files; ``--check`` lists those that are out of date.
 """
@@ -38,11 +39,15 @@ if typing.TYPE_CHECKING:
 
 ROOT: Final = Path(__file__).parents[1]
 REFERENCE: Final = ROOT / "docs" / "reference"
-TRACES: Final = ROOT / "traces"
+RECORDINGS: Final = Path(__file__).parent / "recordings"
+RECORDED_IN: Final = "/home/user/profkit"
 PICTURE: Final = Path(__file__).parent / "images" / "run.svg"
 SCHEMA: Final = Path(json_report.__file__).parent / "report.schema.json"
 GLOSSARY_PAGE: Final = Path(__file__).parent / "glossary.md"
-SHOWN: Final = "starved_loader"
+BENCHMARKS_PAGE: Final = Path(__file__).parent / "benchmarks.md"
+OVERHEAD_PAGE: Final = Path(__file__).parent / "overhead.md"
+GUIDE_PAGE: Final = Path(__file__).parent / "guide.md"
+SHOWN: Final = "starved"
 SHOWN_WIDTH: Final = 100
 FAMILIES: Final = {
     "SYN": "host-device synchronization",
@@ -70,6 +75,12 @@ _REPORT: Final = (
 _DIFFERENCE: Final = (
     "`profkit diff BEFORE AFTER --format json` prints it. Times are integer nanoseconds, sizes "
     "integer bytes; unknown values are null."
+)
+_FIGURES: Final = re.compile(
+    r"(<!-- figures of benchmarks\.(\w+) -->\n).*?(<!-- end of the figures -->)", re.DOTALL
+)
+_EXCERPT: Final = re.compile(
+    r"(<!-- report of (\w+): ([^\n]+) -->\n\n```text\n).*?(^```$)", re.DOTALL | re.MULTILINE
 )
 _HELP_WIDTH: Final = 88
 _PAGE_WIDTH: Final = 100
@@ -315,23 +326,72 @@ def _listed(text: str) -> str:
     return "\n\n".join(shown)
 
 
+def overhead() -> str:
+    """Return the page on overhead, with the figures that ``make bench`` has written."""
+    benchmarks = BENCHMARKS_PAGE.read_text(encoding="utf-8")
+
+    def copy_table(match: "re.Match[str]") -> str:
+        _, section = re.split(
+            rf"^## `python -m benchmarks\.{match[2]}\b.*\n", benchmarks, flags=re.MULTILINE
+        )
+        table = "\n".join(line for line in section.split("\n## ")[0].split("\n") if line[:1] == "|")
+        return f"{match[1]}\n{table}\n\n{match[3]}"
+
+    return _FIGURES.sub(copy_table, OVERHEAD_PAGE.read_text(encoding="utf-8"))
+
+
+def guide() -> str:
+    """Return the guide, with the reports on its programs.
+
+    A comment before each report names its paragraphs: ``headline``, or how a paragraph begins.
+    """
+
+    def copy_paragraphs(match: "re.Match[str]") -> str:
+        _program, headline, *rest = render_recording(match[2]).split("\n\n")
+        chosen = [
+            headline if name == "headline" else next(text for text in rest if text.startswith(name))
+            for name in match[3].split(", ")
+        ]
+        excerpt = "\n\n".join(chosen).rstrip()
+        return f"{match[1]}{excerpt}\n{match[4]}"
+
+    return _EXCERPT.sub(copy_paragraphs, GUIDE_PAGE.read_text(encoding="utf-8"))
+
+
 def picture() -> str:
-    """What a terminal shows of a run, as SVG: the report on a recorded trace, in colours."""
-    (trace,) = (TRACES / SHOWN).glob("*.pt.trace.json.gz")
-    report = profkit.analyze(trace)
-    report = dataclasses.replace(report, source=dataclasses.replace(report.source, path=""))
-    text = profkit.render(report, "text", width=SHOWN_WIDTH, color=True).decode()
+    """Return what a terminal shows of a run, as SVG: the report on a recording, in colours."""
+    text = render_recording(SHOWN, color=True)
     console = Console(record=True, width=SHOWN_WIDTH, file=io.StringIO())
-    console.print(Text.from_ansi(f"$ profkit run examples/{SHOWN}.py\n{text.rstrip()}"))
+    console.print(Text.from_ansi(f"$ profkit run {SHOWN}.py\n{text.rstrip()}"))
     # Without the font of another server: pages load nothing from a network.
     return _FONT.sub("", console.export_svg(title="profkit", unique_id="profkit"))
+
+
+def render_recording(name: str, **options: Any) -> str:  # noqa: ANN401  (the renderer's)
+    """Return the report on a recording of the pages, as its program's reader saw it."""
+    report = profkit.analyze(RECORDINGS / name)
+    report = dataclasses.replace(report, source=dataclasses.replace(report.source, path=""))
+    options = {"width": SHOWN_WIDTH, "base": RECORDED_IN, **options}
+    return profkit.render(report, "text", **options).decode()
+
+
+def files() -> dict[Path, str]:
+    """Return the generated files outside of the reference, with their texts."""
+    return {
+        PICTURE: picture(),
+        GLOSSARY_PAGE: glossary(),
+        GUIDE_PAGE: guide(),
+        OVERHEAD_PAGE: overhead(),
+        SCHEMA: json_report.write_schema(),
+    }
 
 
 def stale() -> list[str]:
     """The generated files that are out of date."""
     wanted = {REFERENCE / path: text for path, text in pages().items()}
-    wanted |= {PICTURE: picture(), GLOSSARY_PAGE: glossary(), SCHEMA: json_report.write_schema()}
-    there = {*REFERENCE.rglob("*.md"), PICTURE, GLOSSARY_PAGE, SCHEMA}
+    other_files = files()
+    wanted |= other_files
+    there = {*REFERENCE.rglob("*.md"), *other_files}
     return sorted(
         f"{path.parent.name}/{path.name}"
         for path in wanted.keys() | there
@@ -349,10 +409,9 @@ def main() -> int:
         differing = stale()
         print("\n".join([*differing, "Run `make docs`."] if differing else ["up to date"]))
         return int(bool(differing))
-    PICTURE.parent.mkdir(exist_ok=True)
-    PICTURE.write_text(picture(), encoding="utf-8")
-    GLOSSARY_PAGE.write_text(glossary(), encoding="utf-8")
-    SCHEMA.write_text(json_report.write_schema(), encoding="utf-8")
+    for path, text in files().items():
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text, encoding="utf-8")
     wanted = pages()
     for left in REFERENCE.rglob("*.md"):
         if left.relative_to(REFERENCE).as_posix() not in wanted:

@@ -20,10 +20,14 @@ from tests.tensorboard.server import serving
 TENSORBOARD = "profkit.integrations.tensorboard"
 PAGES = [
     "README.md",
+    "docs/configuration.md",
+    "docs/critical-path.md",
     "docs/export.md",
-    "docs/guide.md",
+    "docs/inputs.md",
     "docs/memory.md",
     "docs/notebooks.md",
+    "docs/reading.md",
+    "docs/recording.md",
     "docs/report.md",
     "docs/tensorboard.md",
     "docs/what-if.md",
@@ -110,7 +114,11 @@ def test_a_command_does_what_the_page_says(
 
 @pytest.mark.parametrize(
     "page",
-    [pytest.param(page, marks=[] if page == "README.md" else pytest.mark.slow) for page in PAGES],
+    [
+        pytest.param(page, marks=[] if page == "README.md" else pytest.mark.slow)
+        for page in PAGES
+        if blocks(page, "python")
+    ],
 )
 def test_the_python_of_a_page_runs_from_top_to_bottom(page: str, tmp_path: Path) -> None:
     parts = [PRELUDE, *(block.text for block in blocks(page, "python"))]
@@ -148,7 +156,7 @@ def test_the_readme_shows_a_finding_and_its_fix() -> None:
     picture = (ROOT / "docs" / "images" / "run.svg").read_text(encoding="utf-8")
     lines = re.findall(r"<text [^>]*>([^<]*)</text>", picture)
     shown = " ".join(html.unescape("".join(lines)).split())
-    assert "$ profkit run examples/starved_loader.py" in shown
+    assert "$ profkit run starved.py" in shown
     assert "starved-by-loader DAT001" in shown
     assert "Fix: " in shown
     assert "url(" not in picture.replace("url(#", "")

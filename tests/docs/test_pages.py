@@ -74,14 +74,12 @@ def test_each_way_to_contribute_is_short_without_its_code() -> None:
         assert len(sections[title].strip().splitlines()) < SECTION_LINES, title
 
 
-def test_the_readme_starts_with_a_sentence_an_output_and_three_commands() -> None:
+def test_the_readme_starts_with_a_sentence_a_picture_and_two_commands() -> None:
     title, sentence, body = (ROOT / "README.md").read_text(encoding="utf-8").split("\n\n", 2)
     assert title == "# profkit"
     assert re.fullmatch(r"[^.\n]+\.", sentence)
-    assert body.startswith(
-        "![A terminal with the report of `profkit run examples/starved_loader.py`"
-    )
-    assert len(blocks("README.md", "console")[0].text.splitlines()) == 3
+    assert body.startswith("![A terminal with the report of `profkit run starved.py`")
+    assert len(blocks("README.md", "console")[0].text.splitlines()) == 2
 
 
 def test_the_page_on_export_lists_every_format() -> None:

@@ -1,6 +1,7 @@
-"""The documentation site: every link leads somewhere, and nothing is loaded from another server."""
+"""The documentation site: every link leads somewhere, and the site works from a folder, offline."""
 
 import re
+import shutil
 import subprocess
 import sys
 from html.parser import HTMLParser
@@ -8,9 +9,12 @@ from pathlib import Path
 from urllib.parse import unquote, urldefrag
 
 import pytest
+from playwright.sync_api import expect, sync_playwright
 
 from tests.docs.blocks import ROOT
 
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+PATIENCE_MS = 30_000
 LOADING = {"script": "src", "img": "src", "link": "href", "iframe": "src"}
 
 
@@ -34,7 +38,8 @@ class Page(HTMLParser):
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> dict[Path, Page]:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the built site."""
     folder = tmp_path_factory.mktemp("site")
     settings = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
 
@@ -50,9 +55,14 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> dict[Path, Page]:
     subprocess.run([python, "docs/site.py", folder / "docs_dir"], cwd=ROOT, check=True)
     command = [python, "-m", "mkdocs", "build", "--quiet", "--strict"]
     subprocess.run(command, cwd=folder, check=True)
+    return folder / "site_dir"
+
+
+@pytest.fixture(scope="module")
+def site(folder: Path) -> dict[Path, Page]:
     return {
-        path.relative_to(folder / "site_dir"): Page(path.read_text(encoding="utf-8"))
-        for path in (folder / "site_dir").rglob("*.html")
+        path.relative_to(folder): Page(path.read_text(encoding="utf-8"))
+        for path in folder.rglob("*.html")
         if path.name != "404.html"
     }
 
@@ -85,6 +95,27 @@ def test_every_link_into_the_repository_names_a_file(site: dict[Path, Page]) -> 
 
 def test_no_page_loads_anything_from_another_server(site: dict[Path, Page]) -> None:
     assert not {file for page in site.values() for file in page.loaded if "://" in file}
+
+
+def test_the_search_of_a_site_in_a_folder_asks_no_server(folder: Path) -> None:
+    browser = next((path for name in BROWSERS if (path := shutil.which(name))), None)
+    if browser is None:
+        pytest.skip(f"no browser on PATH: {', '.join(BROWSERS)}")
+    requests: list[str] = []
+    with sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=browser, args=["--no-sandbox"])
+        page = started.new_page()
+        page.set_default_timeout(PATIENCE_MS)
+        page.on("request", lambda request: requests.append(request.url))
+
+        page.goto((folder / "index.html").as_uri())
+        page.evaluate("document.getElementById('__search').click()")
+        page.locator("input[name=query]").press_sequentially("retained-graph")
+        found = page.locator(".md-search-result__link").filter(has_text="retained-graph")
+        expect(found.first).to_be_attached(timeout=PATIENCE_MS)
+        started.close()
+    assert requests
+    assert not [url for url in requests if not url.startswith(("file:", "about:", "data:"))]
 
 
 def _normal(path: Path) -> list[str]:

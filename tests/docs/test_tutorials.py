@@ -1,4 +1,4 @@
-"""The tutorials: their files are written and their commands run, one after the other."""
+"""The guide and the tutorials: their files are written and their commands run, one by one."""
 
 import re
 from pathlib import Path
@@ -27,8 +27,8 @@ def test_each_topic_has_one_tutorial() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", TUTORIALS)
-def test_a_tutorial_does_what_it_says(page: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("page", ["docs/guide.md", *TUTORIALS])
+def test_a_guide_does_what_it_says(page: str, tmp_path: Path) -> None:
     snapshot = SnapshotBuilder()
     with snapshot.frame("train.py", 31, "main"):
         snapshot.alloc(1 << 30)
