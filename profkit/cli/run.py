@@ -84,9 +84,9 @@ def command(  # noqa: PLR0913  (one argument per option)
 ) -> int:
     """Run PROGRAM with ARGS as python does, record some of its steps, and report.
 
-    Steps are optimizer steps, else DataLoader iterations, else the whole run. Memory is monitored
-    over all steps. The report is written to stderr, and the exit code is the program's own.
-    If PROGRAM uses a torch profiler itself, recording ends before that begins.
+    Steps are optimizer steps, else DataLoader iterations, else calls of the first module. Memory is
+    monitored over all steps. The report is written to stderr, and the exit code is the program's
+    own. If PROGRAM uses a torch profiler itself, recording ends before that begins.
 
     With torchrun, as torchrun -m profkit run train.py or profkit run torchrun train.py, all ranks
     record the same steps, and one rank reports on all of them. So do workers that PROGRAM spawns.

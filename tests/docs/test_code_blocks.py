@@ -23,6 +23,7 @@ PAGES = [
     "docs/configuration.md",
     "docs/critical-path.md",
     "docs/export.md",
+    "docs/index.md",
     "docs/inputs.md",
     "docs/memory.md",
     "docs/notebooks.md",
@@ -30,8 +31,14 @@ PAGES = [
     "docs/recording.md",
     "docs/report.md",
     "docs/tensorboard.md",
+    "docs/troubleshooting.md",
     "docs/what-if.md",
 ]
+WITH_TESTS_OF_THEIR_OWN = {
+    f"docs/{name}.md" for name in ("agents", "check", "guide", "jobs", "pytest", "trainers")
+}
+NOT_RUN = {"docs/ranks.md"}
+"""Its commands need a cluster, a job of eight ranks, or dumps of one that hangs."""
 COMMANDS = {
     command: pytest.param(
         page, command, id=place, marks=[] if page == "README.md" else pytest.mark.slow
@@ -82,6 +89,12 @@ def prepared(folder: Path) -> Path:
         snapshot.alloc(1 << 30)
     snapshot.write(folder / "oom.pickle")
     return folder
+
+
+def test_the_code_of_every_page_is_run() -> None:
+    written = {path.relative_to(ROOT).as_posix() for path in ROOT.glob("docs/*.md")}
+    with_code = {page for page in written if blocks(page, "python") or blocks(page, "console")}
+    assert with_code == with_code & {*PAGES, *WITH_TESTS_OF_THEIR_OWN} | NOT_RUN
 
 
 @pytest.mark.parametrize(("page", "command"), list(COMMANDS.values())[::-1])
