@@ -409,9 +409,9 @@ def main() -> int:
         differing = stale()
         print("\n".join([*differing, "Run `make docs`."] if differing else ["up to date"]))
         return int(bool(differing))
-    for path, text in files().items():
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(text, encoding="utf-8")
+    for file, text in files().items():
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(text, encoding="utf-8")
     wanted = pages()
     for left in REFERENCE.rglob("*.md"):
         if left.relative_to(REFERENCE).as_posix() not in wanted:
