@@ -111,8 +111,8 @@ def test_the_search_of_a_site_in_a_folder_asks_no_server(folder: Path) -> None:
         page.goto((folder / "index.html").as_uri())
         page.evaluate("document.getElementById('__search').click()")
         page.locator("input[name=query]").press_sequentially("retained-graph")
-        found = page.locator(".md-search-result__link").filter(has_text="retained-graph")
-        expect(found.first).to_be_attached(timeout=PATIENCE_MS)
+        results = page.locator(".md-search-result__link").filter(has_text="retained-graph")
+        expect(results.first).to_be_attached(timeout=PATIENCE_MS)
         started.close()
     assert requests
     assert not [url for url in requests if not url.startswith(("file:", "about:", "data:"))]
