@@ -39,7 +39,7 @@ class Page(HTMLParser):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of the built site."""
+    """Build the site, and return its folder."""
     folder = tmp_path_factory.mktemp("site")
     settings = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
 
