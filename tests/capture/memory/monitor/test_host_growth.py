@@ -8,12 +8,8 @@ import pytest
 
 from profkit.capture.memory.monitor import host_growth, host_objects
 from profkit.capture.memory.monitor.budget import Budget, Clock
-from profkit.capture.memory.monitor.host_growth import (
-    GrowingHolder,
-    HostGrowthTracker,
-    HostScan,
-    View,
-)
+from profkit.capture.memory.monitor.growing_holders import GrowingHolder, View
+from profkit.capture.memory.monitor.host_growth import HostGrowthTracker, HostScan
 from profkit.capture.memory.monitor.host_objects import TypeTotals
 from profkit.capture.memory.monitor.leak_monitor import LeakMonitor
 from profkit.capture.memory.monitor.live_tensors import LiveTensors
@@ -270,7 +266,7 @@ def test_what_a_scan_retains_for_the_next_one_is_not_growth() -> None:
     tracker.scan(1)
     tracker.scan(2)
     tracker.scan(3)
-    assert len(tracker._containers.ids) > len(held)
+    assert len(tracker._holders._containers.ids) > len(held)
     arrays = [scan.by_type.get("numpy.ndarray", TypeTotals()).bytes for scan in tracker._scans]
     assert arrays[1] - arrays[0] < 2 * 8 * len(held)
 

@@ -1,0 +1,215 @@
+"""What has grown between two scans of Python's objects: containers, large objects, their holders.
+
+They are compared by address: what is kept of a scan are the lengths of containers and the bytes of
+large objects, and no object.
+"""
+
+from collections import Counter
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from profkit.capture.memory.holders import holder_chains
+from profkit.capture.memory.holders.containers import limit_of
+from profkit.capture.memory.monitor.host_objects import HostObjectScan, SizedContainer
+from profkit.capture.memory.monitor.newest_entries import (
+    find_library_object,
+    find_view,
+    measure_entries,
+)
+from profkit.capture.source.user_code import UserCode
+from profkit.model.events import Int64s
+from profkit.model.live_memory import Chain, TensorShape
+
+MAX_CHAINS: Final = 3
+"""Chains that are reported: to cut one of several references frees nothing."""
+_MAX_MEASURED: Final = 16
+"""Containers that are measured, those with the most new entries first."""
+_MAX_HOLDERS: Final = 4
+"""Measured containers and objects whose holders are searched, the most bytes first."""
+_N_EXAMPLES: Final = 3
+"""Of many containers that grow alike, those whose holders are searched."""
+_HOLDER_SEARCH_S: Final = 1.0
+"""CPU seconds of a search for holders; there are a few in a run."""
+_MIN_ENTRIES_PER_STEP: Final = 0.25
+"""Entries that a container gains at least: one in four steps."""
+
+
+class View(NamedTuple):
+    """An array that is a view of another one, whose bytes it retains."""
+
+    shape: TensorShape
+    storage_bytes: int
+
+
+class GrowingHolder(NamedTuple):
+    """A container that grows, or an object that was replaced by a larger one.
+
+    Attributes:
+        per_step: Bytes per step, with everything in it.
+        chains: The reference chains to it.
+        limit_bytes: What it takes once it is full; None without a limit.
+        view: Its newest entry if that is a view.
+        owner: Type of an object of a library in its newest entry; empty without one.
+    """
+
+    per_step: float
+    chains: tuple[Chain, ...]
+    limit_bytes: float | None = None
+    view: View | None = None
+    owner: str = ""
+
+
+class HolderTracker:
+    """Compares what each scan has found with the scan before."""
+
+    def __init__(self) -> None:
+        self._user_code = UserCode()
+        self._containers = _Lengths.of([])
+        self._large: dict[str, dict[int, int]] = {}
+
+    @property
+    def own_arrays(self) -> tuple[Int64s, Int64s]:
+        """Return the arrays in which the lengths of containers are kept."""
+        return self._containers
+
+    def find(self, objects: HostObjectScan, n_steps: int) -> list[GrowingHolder]:
+        """Find the holders of what has grown since the scan before, the most bytes first.
+
+        Args:
+            n_steps: Steps since that scan; 0 for the first one.
+        """
+        lengths = _Lengths.of(objects.containers)
+        added = lengths.added_since(self._containers)
+        large_before, self._large = self._large, _by_type_and_id(objects.large)
+        self._containers = lengths
+        if not n_steps:
+            return []
+
+        targets, rates = _find_replaced(objects.large, large_before, n_steps)
+        held = [GrowingHolder(rate, ()) for rate in rates]
+        grown = np.flatnonzero(added >= _MIN_ENTRIES_PER_STEP * n_steps)
+        grown = grown[np.argsort(-added[grown], kind="stable")]
+        indices = grown[:_MAX_MEASURED].tolist()
+        entry_bytes = [
+            measure_entries(objects.containers[index].thing, int(added[index])) for index in indices
+        ]
+        held += [
+            self._describe(objects.containers[index].thing, n_bytes, int(added[index]), n_steps)
+            for index, n_bytes in zip(indices, entry_bytes, strict=True)
+        ]
+        targets += [objects.containers[index].thing for index in indices]
+
+        order = sorted(range(len(held)), key=lambda n: -held[n].per_step)[:_MAX_HOLDERS]
+        held, targets = [held[n] for n in order], [targets[n] for n in order]
+
+        # Of many containers that grow alike each is small, but all of them may have one name.
+        common = None
+        if len(grown) > _MAX_MEASURED:
+            examples = grown[:: max(1, len(grown) // _N_EXAMPLES)].tolist()[:_N_EXAMPLES]
+            targets += [objects.containers[index].thing for index in examples]
+            common = GrowingHolder(
+                float(np.mean(entry_bytes)) * int(added[grown].sum()) / n_steps, ()
+            )
+        if not targets:
+            return []
+
+        # What the scan refers to is not held by the program.
+        skip = {id(objects.containers), id(objects.large), id(self.__dict__)}
+        skip |= {id(sized) for things in (objects.containers, objects.large) for sized in things}
+        chains = holder_chains.find_chains(
+            targets, skip=skip, limit=MAX_CHAINS, budget_s=_HOLDER_SEARCH_S
+        )
+        holders = [
+            holder._replace(chains=named) for holder, named in zip(held, chains, strict=False)
+        ]
+        if common is not None:
+            holders.append(common._replace(chains=_common(chains[len(held) :])))
+        return sorted((holder for holder in holders if holder.chains), key=lambda h: -h.per_step)
+
+    def _describe(
+        self, container: object, entry_bytes: float, n_added: int, n_steps: int
+    ) -> GrowingHolder:
+        """Describe a container that has grown, without the chains to it."""
+        limit = limit_of(container)
+        return GrowingHolder(
+            entry_bytes * n_added / n_steps,
+            (),
+            None if limit is None else entry_bytes * limit,
+            _view_of(container),
+            find_library_object(container, self._user_code.is_user_file),
+        )
+
+
+class _Lengths(NamedTuple):
+    """The lengths of containers, by address."""
+
+    ids: Int64s
+    lengths: Int64s
+
+    @classmethod
+    def of(cls, containers: list[SizedContainer]) -> "_Lengths":
+        n = len(containers)
+        return cls(
+            np.fromiter((id(sized.thing) for sized in containers), np.int64, n),
+            np.fromiter((sized.length for sized in containers), np.int64, n),
+        )
+
+    def added_since(self, before: "_Lengths") -> Int64s:
+        """Return the entries added to each container; 0 for one that was not known."""
+        if not len(before.ids):
+            return np.zeros(len(self.ids), np.int64)
+        order = np.argsort(before.ids)
+        place = np.minimum(np.searchsorted(before.ids[order], self.ids), len(order) - 1)
+        is_known = before.ids[order][place] == self.ids
+        return np.where(is_known, self.lengths - before.lengths[order][place], 0)
+
+
+def _view_of(container: object) -> View | None:
+    """Return the newest entry of a container if it is a view."""
+    array = find_view(container)
+    if array is None or array.base is None:
+        return None
+    shape = TensorShape(str(array.dtype), array.shape, array.itemsize)
+    return View(shape, int(array.base.nbytes))
+
+
+def _by_type_and_id(large: list[SizedContainer]) -> dict[str, dict[int, int]]:
+    """Return the bytes of objects by their type and id."""
+    sizes: dict[str, dict[int, int]] = {}
+    for sized in large:
+        sizes.setdefault(sized.type, {})[id(sized.thing)] = sized.bytes
+    return sizes
+
+
+def _find_replaced(
+    large: list[SizedContainer], before: dict[str, dict[int, int]], n_steps: int
+) -> tuple[list[object], list[float]]:
+    """Find large objects that have grown, or replaced smaller ones, and their growth per step.
+
+    Of each type those that have not changed are left out. The others are compared by rank.
+    """
+    things: list[object] = []
+    rates: list[float] = []
+    for name in {sized.type for sized in large}:
+        of_type = [sized for sized in large if sized.type == name]
+        old = before.get(name, {})
+        new = [sized for sized in of_type if old.get(id(sized.thing)) != sized.bytes]
+        unchanged = {id(sized.thing) for sized in large if old.get(id(sized.thing)) == sized.bytes}
+        gone = sorted((size for key, size in old.items() if key not in unchanged), reverse=True)
+
+        # Without a predecessor it is another object, not a larger one.
+        for sized, size in zip(new, gone, strict=False):
+            if sized.bytes > size:
+                things.append(sized.thing)
+                rates.append((sized.bytes - size) / n_steps)
+    return things, rates
+
+
+def _common(chains: list[tuple[Chain, ...]]) -> tuple[Chain, ...]:
+    """Return the chains whose name most of some objects have in common; empty without one."""
+    n_held = Counter(
+        key for of_one in chains for key in {(chain.name, chain.scope) for chain in of_one}
+    )
+    first = {(chain.name, chain.scope): chain for of_one in reversed(chains) for chain in of_one}
+    return tuple(first[key] for key, n in n_held.most_common(MAX_CHAINS) if n > len(chains) // 2)
