@@ -14,7 +14,7 @@ from profkit.capture.live.server import Client
 from profkit.capture.live.step_clock import StepClock
 from profkit.capture.live.step_ends import StepEnds
 from profkit.capture.memory.cuda.history import SUFFIX as SNAPSHOT_SUFFIX
-from profkit.capture.memory.scope import Memory
+from profkit.capture.memory.scope import Memory, MemoryOptions
 from profkit.capture.process import console, files, own_threads, program_profilers
 from profkit.capture.recording import current
 from profkit.capture.recording.options import Options
@@ -174,7 +174,8 @@ class StepRecorder:
         """
         source = self._ends.source
         if request.with_memory:
-            request.memory = Memory(self._name, _NO_LIMIT, self._folder, quiet=True)
+            options = MemoryOptions(self._name, _NO_LIMIT, self._folder, quiet=True)
+            request.memory = Memory(options)
             request.memory.__enter__()
         request.session = current.open_session(
             self._name,

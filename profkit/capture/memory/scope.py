@@ -60,14 +60,14 @@ _n_monitored: Final[dict[str, int]] = {}
 
 
 @dataclass(frozen=True)
-class _BlockOptions:
+class MemoryOptions:
     """The arguments of :func:`memory`, with the folder as text."""
 
     name: str | None
     limit: int
     folder: str | None
-    quiet: bool
-    tracemalloc: bool
+    quiet: bool = False
+    tracemalloc: bool = False
 
 
 class Memory(wrappers.CaptureBlock):
@@ -80,18 +80,10 @@ class Memory(wrappers.CaptureBlock):
 
     _function = "profkit.memory"
 
-    def __init__(
-        self,
-        name: str | None,
-        limit: int,
-        folder: str | None,
-        *,
-        quiet: bool,
-        tracemalloc: bool = False,
-    ) -> None:
+    def __init__(self, options: MemoryOptions) -> None:
         self.path: str | None = None
         self.snapshot: str | None = None
-        self._options = _BlockOptions(name, limit, folder, quiet, tracemalloc)
+        self._options = options
         self._budget: Budget | None = None
         self._steps: BlockSteps | None = None
         self._live: LiveMemory | None = None
@@ -157,19 +149,9 @@ class Memory(wrappers.CaptureBlock):
                 self._write_without_steps(failed=wrappers.is_early_end(kind))
 
     def _wrap(self, function: Function) -> Function:
-        options = self._options
-        name = options.name or wrappers.name_of(function)
-
-        def for_call() -> Memory:
-            return Memory(
-                name,
-                options.limit,
-                options.folder,
-                quiet=options.quiet,
-                tracemalloc=options.tracemalloc,
-            )
-
-        return wrappers.wrap(function, for_call)
+        name = self._options.name or wrappers.name_of(function)
+        options = replace(self._options, name=name)
+        return wrappers.wrap(function, lambda: Memory(options))
 
     def step(self) -> None:
         """End a step. Does nothing outside the block."""
@@ -314,5 +296,5 @@ def memory(
     if not current.state.is_on:
         return IDLE if function is None else function
     folder = None if dir is None else os.fspath(dir)
-    block = Memory(name, limit, folder, quiet=quiet, tracemalloc=tracemalloc)
+    block = Memory(MemoryOptions(name, limit, folder, quiet, tracemalloc))
     return block if function is None else block(function)

@@ -57,7 +57,7 @@ def without_debug_lines() -> Iterator[None]:
         yield
         return
 
-    level = _kineto_level()
+    level = _find_level("libtorch_cpu.so", _LEVEL_SYMBOL)
     if level is None:
         os.environ[_LEVEL_VARIABLE] = str(_SILENT)
         try:
@@ -74,12 +74,6 @@ def without_debug_lines() -> Iterator[None]:
             level.value = before
 
 
-@cache
-def _kineto_level() -> Any:  # noqa: ANN401  (a C integer, or None)
-    """Return Kineto's log level in this process, or None where torch's library does not show it."""
-    return _find_integer("libtorch_cpu.so", _LEVEL_SYMBOL)
-
-
 @contextlib.contextmanager
 def without_allocator_warning() -> Iterator[None]:
     """Start a recording of memory without the line that torch prints about the first free in it.
@@ -94,7 +88,7 @@ def without_allocator_warning() -> Iterator[None]:
 
     block = torch.UntypedStorage(1)  # not a tensor, of which the program's modes would know
     yield
-    level = _allocator_level()
+    level = _find_level("libc10.so", _ALLOCATOR_LEVEL_SYMBOL)
     if level is None:
         return
 
@@ -104,13 +98,8 @@ def without_allocator_warning() -> Iterator[None]:
 
 
 @cache
-def _allocator_level() -> Any:  # noqa: ANN401  (a C integer, or None)
-    """Return c10's log level in this process, or None where torch's library does not show it."""
-    return _find_integer("libc10.so", _ALLOCATOR_LEVEL_SYMBOL)
-
-
-def _find_integer(library: str, symbol: str) -> Any:  # noqa: ANN401  (a C integer, or None)
-    """Return a global integer of one of torch's libraries, or None without it."""
+def _find_level(library: str, symbol: str) -> Any:  # noqa: ANN401  (a C integer, or None)
+    """Find the log level of one of torch's libraries; None where the library does not show it."""
     import torch
 
     path = Path(torch.__file__).parent / "lib" / library

@@ -88,13 +88,10 @@ class RecordingWriter:
 
             if main.cpu is not None and main.cpu.delayed_share >= _MAX_DELAYED_SHARE:
                 overhead = None
-            ratio, basis = overhead or (None, "")
             if overhead is None and not stopped_by:  # a program that is about to end does not wait
                 n_calls = lines.n_calls if lines is not None else 0
-                n_others = max(n_events - n_calls, 0)
-                # The recording is worth more than its overhead: an error loses that alone.
-                with contextlib.suppress(CaptureError, RuntimeError):
-                    ratio, basis = estimate(self._options, main.window_ns, n_calls, n_others)
+                overhead = self._estimate_overhead(main, n_calls, max(n_events - n_calls, 0))
+            ratio, basis = overhead or (None, "")
 
             info = replace(
                 info,
@@ -122,6 +119,15 @@ class RecordingWriter:
         console.note(
             f"recorded “{self._name}”; next: profkit analyze {target}", quiet=self._options.quiet
         )
+
+    def _estimate_overhead(
+        self, main: ProfilerRecording, n_calls: int, n_others: int
+    ) -> tuple[float, str] | None:
+        """Estimate by how much recording slowed down the program; None after an error."""
+        # The recording is worth more than its overhead: an error loses that alone.
+        with contextlib.suppress(CaptureError, RuntimeError):
+            return estimate(self._options, main.window_ns, n_calls, n_others)
+        return None
 
     def _find_lines(
         self, main: ProfilerRecording, for_lines: ProfilerRecording | None

@@ -179,19 +179,25 @@ def _phases(states: Sequence[RankState | None]) -> list[RankPhase]:
     return [RankPhase.UNSEEN if state is None else state.phase for state in states]
 
 
+def _find_going_on(phases: Sequence[RankPhase]) -> list[int]:
+    """Find the ranks whose program has not ended, as far as is known."""
+    return [number for number, phase in enumerate(phases) if phase in GOES_ON]
+
+
 def _tell_wait(phases: Sequence[RankPhase], waited_s: float, limit_s: float) -> bool:
     """Say for which ranks this one waits, if it takes long; returns whether it was said."""
     if waited_s <= _TELL_AFTER_S:
         return False
-    pending = _ranks([number for number, phase in enumerate(phases) if phase in GOES_ON])
-    console.note(f"waiting for {pending} to end, for at most {limit_s:.0f} s.")
+    console.note(
+        f"waiting for {_ranks(_find_going_on(phases))} to end, for at most {limit_s:.0f} s."
+    )
     return True
 
 
 def _tell_who_reports(phases: Sequence[RankPhase], *, is_late: bool) -> None:
     """Say that another rank reports than the first one, which has waited for its end."""
     if is_late and not has_failed(phases):
-        ranks = [number for number, phase in enumerate(phases) if phase in GOES_ON]
+        ranks = _find_going_on(phases)
         who = _ranks(ranks) if len(ranks) == 1 else f"the last of {_ranks(ranks)} to end"
         console.note(f"{who} will report on the job.")
 

@@ -319,12 +319,9 @@ class LeakMonitor:
 
     def _classify(self) -> Classified:
         """Return the leaks so far; none after an error of ours."""
-        with signals.held():
-            try:
-                return self._inspections.classify()
-            except Exception as error:  # noqa: BLE001  (a bug of ours must not end the program)
-                self._give_up(error)
-                return Classified()
+        results: list[Classified] = []
+        self._do(lambda: results.append(self._inspections.classify()), even_after_failure=True)
+        return results[0] if results else Classified()
 
     def _build_result(self, classified: Classified) -> LiveMemory:
         """Build what is written to a file."""

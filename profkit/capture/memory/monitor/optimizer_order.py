@@ -27,7 +27,7 @@ _FOREIGN_FACTOR: Final = 2
 """An optimizer has stopped after this multiple of the most steps of others that it paused for."""
 _MIN_INNER_STEPS: Final = 2
 """With one step of the leading optimizer for each of another one's, the two alternate."""
-_MAX_ANEW: Final = 16
+_MAX_RESTARTS: Final = 16
 """Optimizers that are freed, one after the other, after which a program is taken to make a new one
 for each step: the count does not begin anew with the next one."""
 _MAX_INNER_STEPS: Final = 16
@@ -93,7 +93,7 @@ class OptimizerOrder:
         followers: The others that still exist.
         n_events: Steps of all optimizers.
         n_led: Steps that were counted as the program's.
-        n_anew: Steps of those that were counted before the count began anew.
+        n_discarded: Steps of those that were counted before the count began anew.
         reign_led: Steps that had been counted when the leader took the lead.
         reign_event: Steps of all optimizers by then.
         is_outer: Whether the leader is known to step less often than others.
@@ -107,7 +107,7 @@ class OptimizerOrder:
     followers: tuple[SteppedOptimizer, ...] = ()
     n_events: int = 0
     n_led: int = 0
-    n_anew: int = 0
+    n_discarded: int = 0
     reign_led: int = 0
     reign_event: int = 0
     is_outer: bool = False
@@ -175,7 +175,7 @@ def _without_freed(order: OptimizerOrder, freed: frozenset[int]) -> OptimizerOrd
     )
     # After one that trained for itself, no count is given up for the next one.
     is_inner = leader.n <= _MAX_INNER_STEPS
-    n_freed = order.n_freed + 1 if is_inner else _MAX_ANEW + 1
+    n_freed = order.n_freed + 1 if is_inner else _MAX_RESTARTS + 1
     return replace(order, leader=None, followers=outlived, n_freed=n_freed)
 
 
@@ -184,7 +184,7 @@ def _as_outer(order: OptimizerOrder) -> OptimizerOrder:
     leader = order.leader
     if leader is None or order.is_outer:
         return order
-    is_miscounted = order.n_led - order.n_anew != leader.n
+    is_miscounted = order.n_led - order.n_discarded != leader.n
     begins_anew = order.phase is OrderPhase.FINDING and is_miscounted
     return replace(order, is_outer=True, begins_anew=begins_anew)
 
@@ -205,7 +205,7 @@ def _choose_leader(order: OptimizerOrder, key: int) -> tuple[OptimizerOrder, Opt
     optimizer = replace(optimizer, most_between=max(optimizer.most_between, between))
     order = _with_leader(order, optimizer)
     phase = OrderPhase.FINDING if is_finding else order.phase
-    begins_anew = is_finding and 0 < order.n_freed <= _MAX_ANEW
+    begins_anew = is_finding and 0 < order.n_freed <= _MAX_RESTARTS
     return _count_leader_step(replace(order, phase=phase, begins_anew=begins_anew))
 
 
@@ -226,13 +226,13 @@ def _count_leader_step(order: OptimizerOrder) -> tuple[OptimizerOrder, Optimizer
     if phase is OrderPhase.FINDING and leader.n > SETTLING_STEPS:
         phase = OrderPhase.SETTLED
     step = OptimizerStep.ENDS_FIRST if order.begins_anew else OptimizerStep.ENDS
-    n_anew = order.n_led if order.begins_anew else order.n_anew
+    n_discarded = order.n_led if order.begins_anew else order.n_discarded
     order = replace(
         order,
         phase=phase,
         leader=leader,
         n_led=order.n_led + 1,
-        n_anew=n_anew,
+        n_discarded=n_discarded,
         begins_anew=False,
     )
     return order, step

@@ -50,12 +50,12 @@ def check_step(
 
     # A step is counted once, and the count begins anew only where nothing is settled.
     assert order.n_led == before.n_led + (step is not OptimizerStep.WITHIN)
-    counted = order.n_led - order.n_anew
+    counted = order.n_led - order.n_discarded
     if step is OptimizerStep.ENDS_FIRST:
         assert counted == 1
         assert before.phase in {OrderPhase.FINDING, OrderPhase.ANY}
     else:
-        assert order.n_anew == before.n_anew
+        assert order.n_discarded == before.n_discarded
     assert order.n_events == before.n_events + 1
     assert order.phase in PHASES[before.phase]
     return order, step
@@ -66,7 +66,7 @@ def count(events: Iterable[Event]) -> tuple[int, OptimizerOrder]:
     order = OptimizerOrder()
     for key, freed in events:
         order, _ = check_step(order, key, freed)
-    return order.n_led - order.n_anew, order
+    return order.n_led - order.n_discarded, order
 
 
 def repeated(pattern: list[int], n: int = N_ITERATIONS) -> list[Event]:
