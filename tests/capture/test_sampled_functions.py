@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from profkit.capture.process.stack_sampler import StackCount, StackSampler
+from profkit.capture.process.stack_counts import StackCount
+from profkit.capture.process.stack_sampler import StackSampler
 from profkit.capture.process.thread_stacks import Call
 from profkit.capture.recording.options import Options
 from profkit.capture.recording.sampled_functions import summarize_samples
@@ -109,13 +110,13 @@ def test_a_run_without_steps_has_its_functions_in_its_trace(finder: StepFinder) 
 
 @pytest.mark.skipif(sys.gettrace() is not None, reason="coverage sets a trace function")
 def test_nothing_is_sampled_once_the_steps_are_known(finder: StepFinder) -> None:
-    was_on = finder.recorder.is_sampling
+    was_on = finder.recorder._prelude._sampler.is_on
     weight = torch.nn.Parameter(torch.zeros(2))
     optimizer = torch.optim.SGD([weight], lr=0.1)
     for _ in range(12):
         weight.sum().backward()
         optimizer.step()
-    assert (was_on, finder.recorder.is_sampling) == (True, False)
+    assert (was_on, finder.recorder._prelude._sampler.is_on) == (True, False)
     finder.finish()
     assert finder.recorder.path is not None
     capture = load_trace(finder.recorder.path).capture
@@ -127,5 +128,5 @@ def test_nothing_is_sampled_once_the_steps_are_known(finder: StepFinder) -> None
 
 def test_nothing_is_sampled_once_the_program_profiles_itself(finder: StepFinder) -> None:
     with torch.profiler.profile():
-        assert not finder.recorder.is_sampling
-    assert not finder.recorder.is_sampling
+        assert not finder.recorder._prelude._sampler.is_on
+    assert not finder.recorder._prelude._sampler.is_on

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 import pytest
 import torch
 
-from profkit.capture.process import short_turns, stack_sampler
+from profkit.capture.process import short_turns, stack_counts
 from profkit.capture.process.collections_held import without_collection
 from profkit.capture.process.stack_sampler import StackSample, StackSampler
 
@@ -424,7 +424,7 @@ def test_it_costs_a_hundredth_of_a_core_however_short_the_interval() -> None:
 def test_the_number_of_stacks_is_bounded(
     sampler: StackSampler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stack_sampler, "_MAX_STACKS", 1)
+    monkeypatch.setattr(stack_counts, "_MAX_STACKS", 1)
 
     def work() -> None:
         for function in (tokenize, encode, busy):

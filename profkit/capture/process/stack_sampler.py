@@ -36,8 +36,8 @@ from typing import Final
 
 from profkit.capture.process import own_threads, program_profilers, short_turns
 from profkit.capture.process.collections_held import without_collection
+from profkit.capture.process.stack_counts import StackCount, StackCounts
 from profkit.capture.process.thread_stacks import Calls, Place, calls_of, read_idents, read_stack
-from profkit.capture.source.files import PROFKIT_FOLDER
 from profkit.dataclass import dataclass
 
 INTERVAL_S: Final = 0.02
@@ -54,7 +54,6 @@ _MIN_CALL_S: Final = 0.001
 """A thread that is let in this much later than it asks for waited for a call without frame."""
 _MIN_RUNNING: Final = 0.5
 """Share of that time for which the clock of a running thread advances, once it has a core."""
-_MAX_STACKS: Final = 10_000
 _WAITS: Final = {
     ("selectors.py", "select"),
     ("threading.py", "wait"),
@@ -77,22 +76,6 @@ _running: Final[set["StackSampler"]] = set()
 _forked: Final[dict[int, int]] = {}
 """The system's id, by the ident, of the thread that a forked child began with. Up to Python 3.11,
 ``threading`` has the parent's there."""
-
-
-@dataclass(frozen=True)
-class StackCount:
-    """How often a thread ran with one stack.
-
-    Attributes:
-        thread: The thread's ident, which Python reuses after its end.
-        n: Number of samples.
-        ns: Time that they stand for: from the sample before each of them, of whichever stack.
-    """
-
-    thread: int
-    calls: Calls
-    n: int
-    ns: int
 
 
 @dataclass(frozen=True)
@@ -150,7 +133,7 @@ class StackSampler:
         self.n_samples = self.sampled_ns = 0
         self._on_sample = on_sample
         self._pacing = _Pacing(interval_s, max_share)
-        self._counts = _StackCounts()
+        self._counts = StackCounts()
         self._last_look = _LastLook()
         self._epoch_ns = time.time_ns() - time.perf_counter_ns()
         self._turn = self._n_crowded = 0
@@ -326,7 +309,7 @@ class StackSampler:
                 look.clock_ns = now_ns
             look.is_running &= not _is_waiting(look.calls)
             if look.is_running:
-                self._counts.add(look, last_look.elapsed_ns)
+                self._counts.add(look.thread, look.calls, last_look.elapsed_ns)
             samples.append(
                 StackSample(
                     time_ns,
@@ -384,50 +367,6 @@ class _Pacing:
         affordable_s = self._cost_s / self._max_share
         # `max()` would make a tuple, which may begin a collection.
         self.interval_s = affordable_s if affordable_s > self.least_s else self.least_s  # noqa: FURB136
-
-
-class _StackCounts:
-    """Counts the samples of running threads by thread and stack, up to a number of stacks.
-
-    Attributes:
-        n_left_out: Samples that are in no count, as there are too many stacks.
-    """
-
-    __slots__ = ("_counts", "_stacks", "n_left_out")
-
-    def __init__(self) -> None:
-        self.n_left_out = 0
-        self._counts: dict[tuple[int, Calls], list[int]] = {}
-        self._stacks: dict[Calls, Calls] = {}
-
-    def shared(self, calls: Calls) -> Calls:
-        """Return the stack that equals this one and is in memory already, or else this one."""
-        if len(self._stacks) < _MAX_STACKS:
-            return self._stacks.setdefault(calls, calls)
-        return calls
-
-    def add(self, look: "_Look", elapsed_ns: int) -> None:
-        """Count a sample of a thread, which stands for the time since the look before."""
-        key = (look.thread, look.calls)
-        count = self._counts.get(key)
-        if count is None:
-            if len(self._counts) >= _MAX_STACKS:
-                self.n_left_out += 1
-                return
-            count = self._counts[key] = [0, 0]
-
-        count[0] += 1
-        count[1] += elapsed_ns
-
-    def read(self) -> list[StackCount]:
-        """Return the counts without frames of profkit, most time first."""
-        counts = [
-            StackCount(thread, program_calls, n, ns)
-            # A copy, as the sampling thread may add to them meanwhile.
-            for (thread, calls), (n, ns) in list(self._counts.items())
-            if (program_calls := _select_program_calls(calls))
-        ]
-        return sorted(counts, key=lambda count: -count.ns)
 
 
 class _LastLook:
@@ -498,13 +437,6 @@ class _Look:
     def instruction(self) -> int:
         """Return where the innermost frame is in its bytecode."""
         return self.position[1]
-
-
-def _select_program_calls(calls: Calls) -> Calls:
-    """Return the calls without those of profkit, or none where profkit itself was running."""
-    if not calls or calls[-1][0].startswith(PROFKIT_FOLDER):
-        return ()
-    return tuple(call for call in calls if not call[0].startswith(PROFKIT_FOLDER))
 
 
 def _is_waiting(calls: Calls) -> bool:

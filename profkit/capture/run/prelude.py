@@ -66,11 +66,6 @@ class Prelude:
         """Return whether its events are collected now, which take memory."""
         return self._session is not None and self.is_recording and not self._session.is_muted
 
-    @property
-    def is_sampling(self) -> bool:
-        """Return whether stacks are sampled."""
-        return self._sampler.is_on
-
     def begin(self) -> None:
         """Begin to record, and to sample stacks."""
         self._is_over = threading.Event()

@@ -92,11 +92,6 @@ class RunRecorder:
         return is_session or self._prelude.is_collecting
 
     @property
-    def is_sampling(self) -> bool:
-        """Return whether stacks are sampled, as the steps are not known."""
-        return self._prelude.is_sampling
-
-    @property
     def is_over(self) -> bool:
         """Return whether nothing is recorded, now or soon.
 
