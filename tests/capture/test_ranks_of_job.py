@@ -356,7 +356,7 @@ def test_all_ranks_record_the_steps_that_rank_0_chooses(ranks: list[SharedSteps]
             if begins(ranks, rank, step, affordable=bool(rank) or step > 4) is not None:
                 begun[rank].append(step)
     assert begun[0][0] == begun[1][0] == 6, "both have been told before"
-    assert all(rank.is_agreed for rank in ranks)
+    assert all(rank._begin is not None for rank in ranks)
 
 
 def test_a_slow_store_is_written_earlier(
@@ -386,7 +386,7 @@ def test_a_rank_that_learns_it_late_joins_in_the_middle(ranks: list[SharedSteps]
 def test_without_rank_0_a_rank_decides_by_itself(ranks: list[SharedSteps]) -> None:
     begun = [begins(ranks, 1, step, affordable=True) for step in range(1, 14)]
     assert (begun[0], begun[-1]) == (None, 0)
-    assert not ranks[1].is_agreed
+    assert ranks[1]._begin is None
 
 
 def test_without_a_store_each_rank_decides_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -134,7 +134,7 @@ def detach(entered: Session) -> None:
             state.session = None
     signals.remove(_FINISHER)
     # A run that is only frozen goes on with the recording of its steps.
-    if entered.over:
+    if entered.state.is_over:
         worker_samples.end()
 
 
@@ -179,7 +179,7 @@ def _finish_early(stopped_by: str) -> None:
 
 def _is_recording() -> bool:
     """Return whether a profiler runs, which can only be stopped at a safe point."""
-    return state.session is not None and state.session.is_open
+    return state.session is not None and state.session.state.is_open
 
 
 _FINISHER: Final = signals.Finisher(_finish_early, _is_recording)

@@ -125,11 +125,6 @@ class Session:
         return self.writer.flight
 
     @property
-    def over(self) -> bool:
-        """Return whether the block has ended."""
-        return self.state.is_over
-
-    @property
     def records_steps(self) -> bool:
         """Return whether it is of the steps of a loop, and not of a whole block."""
         return self._schedule is not None
@@ -138,11 +133,6 @@ class Session:
     def is_recording(self) -> bool:
         """Return whether a profiler of this session is recording."""
         return self.state.is_recording
-
-    @property
-    def is_open(self) -> bool:
-        """Return whether torch's profiler runs for this session: its end needs a safe point."""
-        return self.state.is_open
 
     @property
     def is_done(self) -> bool:
@@ -193,7 +183,7 @@ class Session:
         state, actions = self._plan(RecorderEvent.STEP)
         uses_profiler = not _FREE_OF_PROFILER.issuperset(actions)
         # The search of the stack takes longer than all else at the end of an unrecorded step.
-        if (uses_profiler or self.is_open) and not safe_points.is_safe():
+        if (uses_profiler or self.state.is_open) and not safe_points.is_safe():
             return
         if self._has_no_end() and self._watch.is_too_large():
             self._end_early()
@@ -256,7 +246,7 @@ class Session:
             end of the program.
         """
         self._act_on_requests()
-        if self.over:
+        if self.state.is_over:
             return True
         if not self._is_own_thread():
             self._windows.forget_open()
@@ -274,7 +264,7 @@ class Session:
 
     def abandon(self) -> None:
         """Stop, and drop everything that was recorded."""
-        if not self.over:
+        if not self.state.is_over:
             with self._guarded("recording stopped."):
                 self._drop()
 

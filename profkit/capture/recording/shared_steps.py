@@ -46,11 +46,6 @@ class SharedSteps:
         self._last_s = 0.0
         self._notice_s = _NOTICE_S
 
-    @property
-    def is_agreed(self) -> bool:
-        """Return whether rank 0 has decided for all ranks."""
-        return self._begin is not None
-
     def begins(self, step: int, *, is_affordable: bool) -> int | None:
         """Return how many steps ago the recording began, after a step has ended.
 
