@@ -143,7 +143,7 @@ def test_the_trace_of_a_job_has_the_rows_of_all_ranks(viewer: Importer, tmp_path
     assert shown.warnings == []
 
     alone = [viewer(path.read_bytes()) for path in sorted(tmp_path.iterdir())]
-    assert shown.n_arrows == sum(shown.n_arrows for shown in alone)
+    assert shown.n_arrows == sum(rank.n_arrows for rank in alone)
     reduces = [
         rows
         for rows in shown.rows.values()
@@ -156,5 +156,5 @@ def test_the_trace_of_a_job_has_the_rows_of_all_ranks(viewer: Importer, tmp_path
     assert report.lanes is not None
 
     n_added = sum(int((lane.slices.row > 0).sum()) for lane in report.lanes.lanes)
-    n_recorded = sum(len(rows) for shown in alone for rows in shown.rows.values())
+    n_recorded = sum(len(rows) for rank in alone for rows in rank.rows.values())
     assert sum(map(len, shown.rows.values())) == n_recorded + n_added

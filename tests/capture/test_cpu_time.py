@@ -17,14 +17,27 @@ from tests import processes
 BUSY_S = 0.3
 SPIN = f"import time\nend = time.process_time() + {BUSY_S}\nwhile time.process_time() < end: pass\n"
 TRAIN = """\
+import pathlib
 import torch
+training = pathlib.Path("training")
+training.touch()
 model = torch.nn.Sequential(*(torch.nn.Linear(512, 512) for _ in range(8)))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 for _ in range(15):
     optimizer.zero_grad()
-    model(torch.randn(512, 512)).square().mean().backward()
+    model(torch.randn(128, 512)).square().mean().backward()
     optimizer.step()
+training.unlink()
 """
+HOG = """\
+import pathlib, time
+training = pathlib.Path("training")
+while not training.exists():
+    time.sleep(0.01)
+while training.exists():
+    sum(range(100_000))
+"""
+"""Takes a core while the program trains, not while it starts and writes its report."""
 needs_proc = pytest.mark.skipif(
     not Path("/proc/thread-self/schedstat").exists(), reason="needs /proc of Linux"
 )
@@ -121,7 +134,7 @@ def test_the_main_threads_time_without_a_core_is_read_by_any_thread() -> None:
 def test_a_report_says_that_other_programs_took_the_cpu(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(TRAIN)
     cores = os.sched_getaffinity(0)
-    hogs = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in (*cores, *cores)]
+    hogs = [subprocess.Popen([sys.executable, "-c", HOG], cwd=tmp_path) for _ in (*cores, *cores)]
     try:
         ended = processes.start(tmp_path, "-m", "profkit", "run", "train.py", OMP_NUM_THREADS="1")
     finally:

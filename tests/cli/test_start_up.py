@@ -118,6 +118,7 @@ def test_an_analysis_imports_what_a_trace_and_its_format_need(tmp_path: Path) ->
     assert folders.count("capture") == folders.count("integrations") == 0
 
     renderers = {name for name in own_modules if name.startswith("profkit.renderers.")}
+    assert renderers
     assert all(name.startswith("profkit.renderers.text") for name in renderers)
 
     # All rules with what they share, and half of the rest: of 670 modules in all.

@@ -43,8 +43,8 @@ def test_a_straggler_of_a_job_of_which_some_ranks_were_logged() -> None:
     for scatter in scatters:  # the first data-parallel rank of each stage is always last
         assert [last.rank for last in scatter.last] == [scatter.ranks[0]]
     # The all-reduces within tensor-parallel groups have one recorded rank each.
-    unmatched = {unmatched.reason: unmatched.n for unmatched in collectives.unmatched}
-    assert unmatched["not-recorded"] == 128
+    n_unmatched = {group.reason: group.n for group in collectives.unmatched}
+    assert n_unmatched["not-recorded"] == 128
     slowest = max(report.ranks, key=lambda rank: rank.compute_ns or 0)
     assert slowest.rank == 0
 

@@ -45,7 +45,7 @@ things = st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 5)), max_size=
 @given(before=things, after=things)
 def test_every_item_is_returned_exactly_once(before: list[Item], after: list[Item]) -> None:
     pairs, left, right = match_items(before, after, KEYS, apart)
-    assert sorted([pair for pair, _ in pairs] + left) == sorted(before)
-    assert sorted([right for _, right in pairs] + right) == sorted(after)
-    assert all(left[0] == right[0] for left, right in pairs)
+    assert sorted([earlier for earlier, _ in pairs] + left) == sorted(before)
+    assert sorted([later for _, later in pairs] + right) == sorted(after)
+    assert all(earlier[0] == later[0] for earlier, later in pairs)
     assert not {thing[0] for thing in left} & {thing[0] for thing in right}

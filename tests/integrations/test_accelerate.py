@@ -82,7 +82,7 @@ def test_a_step_is_an_update_with_all_of_its_batches() -> None:
         assert step.count(LOADER) == step.count("aten::linear") == 2
     report = loop.profile.report
     assert report is not None
-    assert all(step.data_wait_ns > 0 for step in report.summary.steps)
+    assert min(step.data_wait_ns for step in report.summary.steps) > 0
     assert report.summary.memory is not None
     assert report.summary.memory.n_monitored_steps == 10
     assert loop.logged == figures(report)

@@ -120,7 +120,7 @@ def test_a_step_is_an_update_with_all_of_its_batches(
     assert [round(step.dur_ns / 1000) for step in report.summary.steps] == [
         pytest.approx(step.dur_us, abs=1) for step in steps
     ]
-    assert all(step.data_wait_ns > 0 for step in report.summary.steps)
+    assert min(step.data_wait_ns for step in report.summary.steps) > 0
     assert report.summary.memory is not None
     assert report.summary.memory.n_monitored_steps == 10
     printed = capsys.readouterr().err

@@ -174,7 +174,7 @@ def test_a_dump_is_a_pickle_of_protocol_4_of_plain_data(cuda: FakeCuda, tmp_path
     assert (driver.torch_bytes, driver.free_bytes) == (3 * GIB, 70 * GIB)
     assert driver.limit_bytes == 40 * GIB
     assert driver.others_bytes is None
-    assert [path.name for path in path.parent.iterdir()] == ["a.snapshot.pickle.gz"]
+    assert [file.name for file in path.parent.iterdir()] == ["a.snapshot.pickle.gz"]
 
 
 def test_a_dump_has_allocation_sites(cuda: FakeCuda, tmp_path: Path) -> None:
