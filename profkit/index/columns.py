@@ -1,10 +1,25 @@
 """Tables of columns."""
 
 from dataclasses import fields
-from typing import Self
+from typing import Any, Self, TypeVar, cast, get_args, get_origin
+
+import numpy as np
 
 from profkit.dataclass import dataclass, replace
 from profkit.model.events import Mask, Rows
+
+_Table = TypeVar("_Table")
+
+
+def build_empty(kind: type[_Table]) -> _Table:
+    """Return a table of some kind without rows: its fields are arrays of one type, and tuples."""
+    columns = {
+        column.name: ()
+        if get_origin(column.type) is tuple
+        else np.zeros(0, dtype=get_args(get_args(column.type)[1])[0])
+        for column in fields(cast("Any", kind))
+    }
+    return kind(**columns)
 
 
 @dataclass(frozen=True)

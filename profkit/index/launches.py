@@ -100,7 +100,7 @@ def _find_launching_calls(events: EventTable) -> Rows:
     """
     calls = events.host_calls
     calls = calls[~marked(EXPLICIT_SYNC.rows(events), len(events))[calls]]
-    return calls[np.argsort(events.ts_ns[calls], kind="stable")]
+    return events.sort_by_start(calls)
 
 
 def _match_by_external_id(events: EventTable, work: Rows) -> Int32s:

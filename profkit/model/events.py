@@ -28,6 +28,7 @@ MISSING: Final = int(np.iinfo(np.int64).min)
 """Stands for an integer that an event does not have. No id, size or time has this value."""
 
 _Column = TypeVar("_Column", Int64s, Float64s)
+RowArray = TypeVar("RowArray", Rows, Int32s)
 
 NO_ROW: Final = -1
 """Stands for no row: no parent, no launch, no operator."""
@@ -317,6 +318,14 @@ class EventTable:
     def host_calls(self) -> Rows:
         """Return the rows of runtime and driver calls, ascending."""
         return self.rows_of(*HOST_CALLS)
+
+    def sort_by_start(self, rows: RowArray) -> RowArray:
+        """Sort rows by start; rows that start at once keep their order."""
+        return rows[np.argsort(self.ts_ns[rows], kind="stable")]
+
+    def sort_by_thread(self, rows: RowArray) -> RowArray:
+        """Sort rows by thread, then start."""
+        return rows[np.lexsort((self.ts_ns[rows], self.lane[rows]))]
 
     def rows_of(self, *categories: Category) -> Rows:
         """Rows of the given categories, ascending."""

@@ -114,7 +114,7 @@ def _waiting_calls(ctx: Context, path: CriticalPath) -> Int32s:
     events, rows = ctx.events, ctx.syncs.rows
     if not len(rows):
         return np.full(len(path.row), NO_ROW, dtype=np.int32)
-    rows = rows[np.argsort(events.ts_ns[rows], kind="stable")]
+    rows = events.sort_by_start(rows)
 
     middle = (path.starts_ns + path.ends_ns) // 2
     call = rows[np.maximum(np.searchsorted(events.ts_ns[rows], middle, side="right") - 1, 0)]

@@ -11,6 +11,7 @@ from typing import Final
 import numpy as np
 
 from profkit.dataclass import dataclass
+from profkit.index.columns import build_empty
 from profkit.index.distinct import distinct
 from profkit.index.host.nesting import CallTree
 from profkit.index.intervals import complement, union
@@ -82,12 +83,11 @@ def find_compilations(events: EventTable, tree: CallTree) -> Compilations:
     """
     compiling = _host(events, COMPILING)
     if not compiling.any():
-        nothing = np.zeros(0, dtype=np.intp)
-        return Compilations(nothing, nothing.astype(np.bool_), ())
+        return build_empty(Compilations)
 
     outermost = tree.outermost(compiling)
     rows = np.flatnonzero(outermost == np.arange(len(events)))
-    rows = rows[np.argsort(events.ts_ns[rows], kind="stable")]
+    rows = events.sort_by_start(rows)
     of_function = distinct(outermost[_host(events, COMPILING_FUNCTION)])
     is_function = np.isin(rows, of_function)
 
@@ -114,7 +114,7 @@ def _find_next_runs(events: EventTable, rows: Rows) -> dict[int, str]:
     for lane in distinct(events.lane[rows]).tolist():
         compiled = rows[events.lane[rows] == lane]
         thread_runs = runs[events.lane[runs] == lane]
-        thread_runs = thread_runs[np.argsort(events.ts_ns[thread_runs], kind="stable")]
+        thread_runs = events.sort_by_start(thread_runs)
         if not len(thread_runs):
             continue
 

@@ -5,6 +5,7 @@ from typing import Final
 import numpy as np
 
 from profkit.dataclass import dataclass
+from profkit.index.columns import build_empty
 from profkit.index.device.elementwise import plain_copies
 from profkit.index.distinct import distinct
 from profkit.index.host.nesting import CallTree
@@ -115,7 +116,7 @@ def _add_backward(
 ) -> Attentions:
     """Build the attentions from operators, adding the kernels of their backward passes."""
     if not softmax:
-        return Attentions(*(np.zeros(0, dtype=np.intp) for _ in range(5)))
+        return build_empty(Attentions)
 
     is_layout = plain_copies(events, tree)
     has_op = launches.op != NO_ROW

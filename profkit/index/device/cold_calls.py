@@ -45,4 +45,4 @@ def find_cold_calls(events: EventTable, tree: CallTree, syncs: Rows, busy: Inter
     is_cold &= ~are_among(rows, united(syncs, _OTHER_WAIT.rows(events)))
 
     rows = outermost_calls(events, tree, rows[is_cold])
-    return rows[np.argsort(events.ts_ns[rows], kind="stable")]
+    return events.sort_by_start(rows)

@@ -197,7 +197,7 @@ def find_reads_before_indexing(events: EventTable, rows: Rows) -> Rows:
         Pairs of a read and the operator that follows it. Shape ``(k, 2)``.
     """
     ops = events.rows_of(Category.OP)
-    ops = ops[np.lexsort((events.ts_ns[ops], events.lane[ops]))]
+    ops = events.sort_by_thread(ops)
     is_read = rows_named(events, _ITEM, Category.OP)[ops]
 
     # The position of the next operator that is not a read.

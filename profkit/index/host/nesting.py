@@ -184,7 +184,7 @@ def _sort_rows(events: EventTable, at_end: Mask) -> Int32s:
     Successive sorts by one key each need the least memory, and most rows are sorted by start.
     """
     rows = events.rows_of(*HOST).astype(np.int32)
-    rows = rows[np.argsort(events.ts_ns[rows], kind="stable")]
+    rows = events.sort_by_start(rows)
     rows = rows[by_number(events.lane[rows])]
 
     # Only rows of one thread with the same start need the other keys.

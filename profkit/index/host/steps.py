@@ -95,7 +95,7 @@ def find_annotated_steps(
             ``step()``, and often is nothing.
     """
     rows = np.flatnonzero(rows_named(events, STEP, Category.ANNOTATION, Category.OP))
-    rows = rows[np.argsort(events.ts_ns[rows], kind="stable")]
+    rows = events.sort_by_start(rows)
 
     n_recorded = len(rows) + int(np.count_nonzero(rows_named(events, STEP, Category.UNFINISHED)))
 
@@ -113,7 +113,7 @@ def find_annotated_steps(
         rows = outermost(events, np.flatnonzero(rows_named(events, entry, Category.ANNOTATION)))
         n_incomplete += int(np.count_nonzero(rows_named(events, entry, Category.UNFINISHED)))
         if open_step == entry_name and len(rows) > 1:
-            rows = rows[np.argsort(events.ts_ns[rows], kind="stable")]
+            rows = events.sort_by_start(rows)
             n_incomplete += _has_work(events, int(rows[-1]))
             rows = rows[:-1]
 

@@ -30,7 +30,7 @@ def find_new_shapes(events: EventTable, tree: CallTree, frame: Int32s, step: Int
     """
     rows = np.asarray(events.input_dims.rows, dtype=np.intp)
     rows = rows[tree.is_op[rows] & (tree.op_around[rows] == NO_ROW) & (step[rows] >= 0)]
-    rows = rows[np.argsort(events.ts_ns[rows], kind="stable")]
+    rows = events.sort_by_start(rows)
 
     line = np.maximum(frame[rows], -1).astype(np.int64) + 1
     _, group = numbered(line * (len(events.names) + 1) + events.name[rows])

@@ -158,7 +158,7 @@ def _find_rare_kernels(trace: Trace, communication: Mask, n_steps: int) -> RareK
     names = np.argsort(-longest, kind="stable")[:_MAX_NAMES]
     is_longest = marked(names[longest[names] > 0], len(longest))
     rows = rows[is_longest[events.name[rows]]]
-    rows = rows[np.argsort(events.ts_ns[rows], kind="stable")]
+    rows = events.sort_by_start(rows)
 
     return RareKernels(
         tuple(events.names[name] for name in events.name[rows].tolist()),

@@ -13,6 +13,7 @@ from typing import Final
 import numpy as np
 
 from profkit.dataclass import dataclass
+from profkit.index.columns import build_empty
 from profkit.index.compute.inputs import parse_inputs
 from profkit.index.host.nesting import CallTree
 from profkit.index.host.steps import NO_STEP, Steps, data_waits
@@ -102,29 +103,7 @@ class CollectiveCalls:
         return len(self.rows)
 
 
-_NONE: Final = np.zeros(0, dtype=np.int64)
-NO_CALLS: Final = CollectiveCalls(
-    rows=np.zeros(0, dtype=np.intp),
-    kind=(),
-    group=np.zeros(0, dtype=np.int32),
-    element_type=(),
-    comms_id=(),
-    n_in=_NONE,
-    n_out=_NONE,
-    seq=_NONE,
-    source=_NONE,
-    target=_NONE,
-    issued_ns=_NONE,
-    returned_ns=_NONE,
-    launched_ns=_NONE,
-    start_ns=_NONE,
-    end_ns=_NONE,
-    idle_ns=_NONE,
-    data_wait_ns=_NONE,
-    step=_NONE,
-    on_device=np.zeros(0, dtype=np.bool_),
-    groups=(),
-)
+NO_CALLS: Final = build_empty(CollectiveCalls)
 """The collectives of a rank without a trace."""
 
 

@@ -56,7 +56,7 @@ def host_collectives(events: EventTable) -> Rows:
     rows = np.flatnonzero(
         collective_rows(events) & names_matching(events, HOST_COLLECTIVE)[events.name]
     )
-    return rows[np.argsort(events.ts_ns[rows], kind="stable")]
+    return events.sort_by_start(rows)
 
 
 def device_collectives(events: EventTable) -> Rows:
@@ -141,7 +141,7 @@ def find_late_launch_time(
     if not len(kernels):
         return EMPTY
 
-    kernels = kernels[np.argsort(events.ts_ns[kernels], kind="stable")]
+    kernels = events.sort_by_start(kernels)
     place = np.searchsorted(events.ts_ns[kernels], gaps.ends_ns)
     ending = kernels[np.minimum(place, len(kernels) - 1)]
     launch = launches.of(ending)
@@ -185,8 +185,8 @@ def find_launching_ops(events: EventTable, tree: CallTree, rows: Rows) -> Int32s
     """
     is_collective = collective_rows(events)
     outermost = tree.outermost(is_collective & (events.category == Category.OP))
-    ops = distinct(outermost[outermost != NO_ROW])
-    ops = ops[np.argsort(events.ts_ns[ops], kind="stable")]
+    ops: Int32s = distinct(outermost[outermost != NO_ROW])
+    ops = events.sort_by_start(ops)
 
     kinds, op_kinds = collective_kinds(events, rows), collective_kinds(events, ops)
     starters = np.full(len(rows), NO_ROW, dtype=np.int32)

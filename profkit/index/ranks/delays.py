@@ -5,6 +5,7 @@ from typing import Final
 import numpy as np
 
 from profkit.dataclass import dataclass
+from profkit.index.columns import build_empty
 from profkit.index.ranks.matching import SYNCHRONIZING, Matches
 from profkit.model.events import MISSING, Float64s, Int64s, Mask, Rows
 from profkit.model.job import Lateness
@@ -53,8 +54,7 @@ def find_delays(matches: Matches, computed_ns: Int64s | None = None) -> Delays:
     """
     calls, rows, first = matches.calls, matches.members, matches.first
     if not len(first):
-        no_ns = np.zeros(0, dtype=np.int64)
-        return Delays(no_ns, no_ns, no_ns, no_ns, no_ns > 0, (), no_ns.astype(np.float64))
+        return build_empty(Delays)
 
     wait, transfer, last, delay = _measure_lateness(matches)
     clock = calls.clock[calls.member[rows]]

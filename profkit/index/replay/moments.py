@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from profkit.dataclass import dataclass
-from profkit.index.columns import Columns
+from profkit.index.columns import Columns, build_empty
 from profkit.index.distinct import by_number, distinct, marked, used
 from profkit.index.host.nesting import CallTree
 from profkit.index.host.steps import Steps, data_waits
@@ -276,8 +276,7 @@ def _find_active_in_pauses(events: EventTable, threads: Threads) -> _Active:
         gap = gap[first]
         columns.append((np.full(len(gap), lane), gap, moments[first], moments[last], only[first]))
     if not columns:
-        none = np.zeros(0, dtype=np.int64)
-        return _Active(none.astype(np.int32), none, none, none, none)
+        return build_empty(_Active)
 
     lanes, gap, first, last, only = map(np.concatenate, zip(*columns, strict=True))
     order = np.lexsort((last, first))
@@ -320,7 +319,7 @@ def add_loader(host: Moments, events: EventTable) -> Links:
     parts = []
     for lane in used(events.lane[waits]).tolist():
         rows = waits[events.lane[waits] == lane]
-        rows = rows[np.argsort(events.ts_ns[rows], kind="stable")]
+        rows = events.sort_by_start(rows)
         end = events.ts_ns[rows] + events.dur_ns[rows]
         arrived = host.add(end, lane, rows, Tie.RETURNS)
         # Only two late batches in a row show the workers' pace.

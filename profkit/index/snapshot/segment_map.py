@@ -10,6 +10,7 @@ from typing import Final
 import numpy as np
 
 from profkit.dataclass import dataclass
+from profkit.index.columns import build_empty
 from profkit.index.snapshot.allocator.settings import BLOCK_BYTES, SMALL_SEGMENT_BYTES
 from profkit.index.snapshot.live_blocks import find_live_blocks
 from profkit.index.snapshot.replay import DeviceReplay, is_private, pair_by_address, sort_segments
@@ -113,19 +114,7 @@ class SegmentMap:
         return np.asarray(np.maximum(place, 0), dtype=np.intp)
 
 
-_NO_BYTES: Final = np.zeros(0, dtype=np.int64)
-NO_SEGMENTS: Final = SegmentMap(
-    segment_address=_NO_BYTES,
-    segment_bytes=_NO_BYTES,
-    segment_stream=_NO_BYTES,
-    is_small=np.zeros(0, dtype=np.bool_),
-    is_private=np.zeros(0, dtype=np.bool_),
-    block_address=_NO_BYTES,
-    block_bytes=_NO_BYTES,
-    block_stack=np.zeros(0, dtype=np.int32),
-    free_address=_NO_BYTES,
-    free_bytes=_NO_BYTES,
-)
+NO_SEGMENTS: Final = build_empty(SegmentMap)
 
 
 def build_final_segment_map(snapshot: MemorySnapshot, device: int) -> SegmentMap:

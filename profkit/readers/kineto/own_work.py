@@ -80,7 +80,7 @@ def _conceal_new_threads(events: EventTable, is_host: Mask, changed: "_Changed")
     waits = np.flatnonzero(_find_named(events, waits_for_own_thread, Category.PYTHON, hint=_HINT))
     if not len(waits):
         return
-    waits = waits[np.argsort(events.ts_ns[waits], kind="stable")]
+    waits = events.sort_by_start(waits)
     spans = _Spans.around(events.ts_ns[waits], events.end_ns[waits])
 
     rows = np.flatnonzero(is_host & ~np.isin(events.lane, events.lane[waits]))
@@ -142,7 +142,7 @@ def _find_program(events: EventTable, users_files: Container[str]) -> Mask:
     is_import = _find_named(events, lambda name: name.startswith(IMPORT_PREFIX), Category.PYTHON)
     for lane in np.unique(events.lane[is_import]).tolist():
         rows = np.flatnonzero(is_import & (events.lane == lane))
-        rows = rows[np.argsort(events.ts_ns[rows], kind="stable")]
+        rows = events.sort_by_start(rows)
         imports = _Spans.around(events.ts_ns[rows], events.end_ns[rows])
         calls = np.flatnonzero(is_call & (events.lane == lane))
         is_call[calls[imports.contain(events.ts_ns[calls], events.end_ns[calls])]] = False
