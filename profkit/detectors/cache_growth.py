@@ -51,6 +51,7 @@ import numpy as np
 
 from profkit.engine.families.device_memory.messages import (
     main_fragmentation_sites,
+    reserved_text,
     retention_text,
     site_locations,
 )
@@ -114,7 +115,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
         trend = memory.cache_trend
         if trend is None or not trend.is_growing:
             continue
-        min_bytes = thresholds.min_growth_share * int(memory.reserved_bytes.max())
+        min_bytes = thresholds.min_growth_share * memory.peak_reserved_bytes
         if trend.unused_rise_bytes >= max(thresholds.min_growth_bytes, min_bytes):
             yield _build_finding(memory, trend)
 
@@ -135,9 +136,7 @@ def _build_finding(memory: DeviceMemory, trend: CacheTrend) -> Finding:
     sites = main_fragmentation_sites(fragmentation_summary(segments, memory.lines))[:MAX_LINES]
 
     text = (
-        f"PyTorch reserved {format_bytes(int(memory.reserved_bytes.max()))} on {memory.label} for "
-        f"a peak of {format_bytes(int(memory.active_bytes.max()))} allocated: after the first "
-        f"quarter of the history reserved memory grew by "
+        f"{reserved_text(memory)}: after the first quarter of the history reserved memory grew by "
         f"{format_bytes(trend.reserved_rise_bytes)} and allocated memory by "
         f"{format_bytes(trend.active_rise_bytes)}."
     )
@@ -155,8 +154,8 @@ def _build_finding(memory: DeviceMemory, trend: CacheTrend) -> Finding:
             "device": memory.label,
             "reserved_rise_bytes": trend.reserved_rise_bytes,
             "active_rise_bytes": trend.active_rise_bytes,
-            "reserved_bytes": int(memory.reserved_bytes.max()),
-            "active_bytes": int(memory.active_bytes.max()),
+            "reserved_bytes": memory.peak_reserved_bytes,
+            "active_bytes": memory.peak_active_bytes,
             "reserved_if_compact_bytes": requests.compact_bytes,
             "n_fragmented_requests": len(failed),
             "n_pools": len(distinct(requests.pool[is_later])),

@@ -62,7 +62,6 @@ from profkit.index.device.matmul_precision import Matmuls, float32_matmuls
 from profkit.index.distinct import distinct
 from profkit.index.intervals import covered_by, covered_within
 from profkit.rule import (
-    NO_ROW,
     Context,
     Finding,
     Mask,
@@ -182,9 +181,7 @@ def _build_findings(
     saving = measure_saving(ctx, change, "estimate" if is_fast else "upper-bound")
     is_warning = is_fast and saving.reaches(thresholds.warning_share)
 
-    is_launched = kernels.op != NO_ROW
-    ops, op_ns = kernels.op[is_launched], events.dur_ns[rows[is_launched]]
-    locations = find_costliest_lines(ctx, ops, op_ns)
+    locations = find_costliest_lines(ctx, kernels.op, events.dur_ns[rows])
     subject = "cuDNN layers compute" if by_cudnn else "Matrices are multiplied"
     yield saving.finding(
         INFO,

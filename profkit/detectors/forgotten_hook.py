@@ -45,7 +45,7 @@ from collections.abc import Iterator
 
 from profkit.engine.families.leaks.causes import main_chain
 from profkit.engine.families.leaks.findings import UnintendedLeakThresholds, leak_findings
-from profkit.engine.families.leaks.messages import holder_name, leak_message, quoted
+from profkit.engine.families.leaks.messages import holder_name, leak_message, quoted_holder
 from profkit.rule import Context, Finding, Leak, RuleInfo, needs
 
 INFO = RuleInfo(
@@ -74,7 +74,7 @@ def _suggest_fix(leak: Leak) -> str:
             "Register the hook once before the loop, or call `handle.remove()` at the end of the "
             "step."
         )
-    holder = quoted(holder_name(leak)) if holder_name(leak) else "the hook's container"
+    holder = quoted_holder(leak, "the hook's container")
     return (
         f"Store `.detach()`ed values in the hook, clear {holder} in every step, and call "
         "`handle.remove()` when the hook is no longer needed."

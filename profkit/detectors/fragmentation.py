@@ -56,6 +56,7 @@ import numpy as np
 
 from profkit.engine.families.device_memory.messages import (
     main_fragmentation_sites,
+    reserved_text,
     retention_text,
     site_locations,
 )
@@ -114,7 +115,7 @@ class Thresholds:
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield a finding for each device with much fragmented memory."""
     for memory in ctx.device_memories:
-        reserved = int(memory.reserved_bytes.max())
+        reserved = memory.peak_reserved_bytes
         min_bytes = max(thresholds.min_pieces_bytes, thresholds.min_pieces_share * reserved)
 
         # The peak of active memory is a cheap lower bound of what was needed. A growing cache is
@@ -123,7 +124,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
             excess = _excess_bytes(memory, memory.driver_requests.compact_bytes)
             if memory.driver_requests.is_fragmented.any() and excess >= min_bytes:
                 is_warning = excess >= thresholds.warning_share * reserved
-                yield _build_finding(memory, reserved, excess, is_warning=is_warning)
+                yield _build_finding(memory, excess, is_warning=is_warning)
 
         # Rounding wastes memory within blocks, whatever lies between them.
         active = int(memory.replay.active_bytes[-1])
@@ -137,13 +138,11 @@ def _excess_bytes(memory: DeviceMemory, needed_bytes: int) -> int:
 
     Memory reserved before the history began served allocations that are not known.
     """
-    active, before = int(memory.active_bytes.max()), int(memory.reserved_bytes[0])
-    return int(memory.reserved_bytes.max()) - max(needed_bytes, active, before)
+    before = int(memory.reserved_bytes[0])
+    return memory.peak_reserved_bytes - max(needed_bytes, memory.peak_active_bytes, before)
 
 
-def _build_finding(
-    memory: DeviceMemory, reserved: int, excess: int, *, is_warning: bool
-) -> Finding:
+def _build_finding(memory: DeviceMemory, excess: int, *, is_warning: bool) -> Finding:
     requests = memory.driver_requests
     failed = np.flatnonzero(requests.is_fragmented)
     # In the message one request stands for all: the largest that no free block fitted.
@@ -159,15 +158,15 @@ def _build_finding(
     return INFO.finding(
         severity="warning" if is_warning else "note",
         confidence="medium",
-        message=_build_message(memory, reserved, excess, largest, sites),
+        message=_build_message(memory, excess, largest, sites),
         fix=suggest_fragmentation_fix(memory),
         locations=tuple(dict.fromkeys(locations))[:MAX_LINES],
         n=len(failed),
         cost=fragmentation_cost(memory, excess),
         evidence={
             "device": memory.label,
-            "reserved_bytes": reserved,
-            "active_bytes": int(memory.active_bytes.max()),
+            "reserved_bytes": memory.peak_reserved_bytes,
+            "active_bytes": memory.peak_active_bytes,
             "reserved_if_compact_bytes": requests.compact_bytes,
             "unreleasable_bytes": segments.unreleasable_bytes,
             "n_fragmented_requests": len(failed),
@@ -195,18 +194,14 @@ def _build_rounding_finding(memory: DeviceMemory, active: int) -> Finding:
 
 
 def _build_message(
-    memory: DeviceMemory,
-    reserved: int,
-    excess: int,
-    largest: int,
-    sites: tuple[FragmentationSite, ...],
+    memory: DeviceMemory, excess: int, largest: int, sites: tuple[FragmentationSite, ...]
 ) -> str:
     requests = memory.driver_requests
     n_failed = int(requests.is_fragmented.sum())
+    share = format_share(excess / memory.peak_reserved_bytes)
     text = (
-        f"PyTorch reserved {format_bytes(reserved)} on {memory.label} for a peak of "
-        f"{format_bytes(int(memory.active_bytes.max()))} allocated: about {format_bytes(excess)} "
-        f"({format_share(excess / reserved)}) is due to fragmentation. {format_count(n_failed)} of "
+        f"{reserved_text(memory)}: about {format_bytes(excess)} ({share}) is due to "
+        f"fragmentation. {format_count(n_failed)} of "
         f"{format_count(len(requests.place))} driver requests were made although enough memory was "
         f"free, in blocks that were too small; the largest needed "
         f"{format_bytes(int(requests.needed_bytes[largest]))} with "

@@ -44,11 +44,11 @@ from typing import Final
 from profkit.engine.families.leaks.causes import main_chain
 from profkit.engine.families.leaks.findings import LeakThresholds, leak_findings
 from profkit.engine.families.leaks.messages import (
-    holder_name,
     leak_message,
     library_fix,
     limit_fix,
     quoted,
+    quoted_holder,
     sentences,
     storage_ratio,
 )
@@ -129,20 +129,19 @@ def _suggest_fix(leak: Leak) -> str:
     if specific:
         return specific
 
-    chain, name = main_chain(leak), holder_name(leak)
+    chain = main_chain(leak)
     limit = "keep only the last ones (`collections.deque(maxlen=100)`)"
     # No dict has a maximum length.
     if chain is not None and chain.container.lower().endswith("dict"):
         limit = "remove the oldest entry for each new one"
     move = "" if leak.device == "cpu" else ", or move them to the host with `.cpu()`"
-    holder = quoted(name) if name else "the container"
+    holder = quoted_holder(leak, "the container")
     return f"Clear {holder} after its tensors are used, or {limit}{move}."
 
 
 def _suggest_holder_fix(leak: Leak) -> str:
     """Suggest the fix for a particular kind of holder; return "" for any other kind."""
-    chain, name = main_chain(leak), holder_name(leak)
-    holder = quoted(name) if name else "the container"
+    chain, holder = main_chain(leak), quoted_holder(leak, "the container")
 
     if chain is not None and any(CYCLE in part for part in chain.parts):
         return (
@@ -161,7 +160,7 @@ def _suggest_holder_fix(leak: Leak) -> str:
         return f"Lower the optimizer's `history_size`: {holder} keeps tensors of that many steps."
     if leak.is_enlarged:
         return (
-            f"Keep only the last part of {holder if name else 'the tensor'}, or start it anew for "
+            f"Keep only the last part of {quoted_holder(leak, 'the tensor')}, or start it anew for "
             "each sequence or epoch. If all of it is needed, collect the parts in a list and call "
             "`torch.cat` once after the loop: it is copied into a longer one each time."
         )

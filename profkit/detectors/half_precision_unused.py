@@ -59,7 +59,6 @@ from profkit.index.device.matmul_precision import bfloat16_matmuls, float32_matm
 from profkit.index.device.occupancy import tensor_core_rows
 from profkit.index.device.streams import device_of
 from profkit.rule import (
-    NO_ROW,
     Context,
     DeviceInfo,
     Finding,
@@ -152,9 +151,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
 
     saving = measure_saving(ctx, ProgramChange(scaled=((rows, 1 / _RATIO),)), "estimate")
     # Kernels of a CUDA graph may have no operator, and so no line.
-    is_launched = matmuls.op != NO_ROW
-    ops, op_ns = matmuls.op[is_launched], events.dur_ns[rows[is_launched]]
-    locations = find_costliest_lines(ctx, ops, op_ns)
+    locations = find_costliest_lines(ctx, matmuls.op, events.dur_ns[rows])
 
     yield saving.finding(
         INFO,

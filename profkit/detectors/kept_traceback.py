@@ -43,9 +43,8 @@ from collections.abc import Iterator
 from profkit.engine.families.leaks.findings import LeakThresholds, leak_findings
 from profkit.engine.families.leaks.messages import (
     graph_sentence,
-    holder_name,
+    in_holder,
     leak_clause,
-    quoted,
     sentences,
 )
 from profkit.rule import Context, Finding, Leak, RuleInfo, needs
@@ -77,9 +76,7 @@ def _build_message(leak: Leak) -> str:
 
 def _suggest_fix(leak: Leak) -> str:
     # The text of a traceback has all that a report shows, and refers to no frame.
-    name = holder_name(leak)
-    place = f" in {quoted(name)}" if name else ""
     return (
-        f"Store `traceback.format_exc()` or `str(error)`{place} instead of the exception, or drop "
-        "its frames with `error.with_traceback(None)`."
+        f"Store `traceback.format_exc()` or `str(error)`{in_holder(leak)} instead of the "
+        "exception, or drop its frames with `error.with_traceback(None)`."
     )

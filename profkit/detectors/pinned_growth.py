@@ -38,7 +38,7 @@ Source:
 from collections.abc import Iterator
 
 from profkit.engine.families.leaks.findings import LeakThresholds, leak_findings
-from profkit.engine.families.leaks.messages import holder_name, leak_message, quoted
+from profkit.engine.families.leaks.messages import in_holder, leak_message
 from profkit.rule import Context, Finding, Leak, RuleInfo, needs
 
 INFO = RuleInfo(
@@ -59,9 +59,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
 
 
 def _suggest_fix(leak: Leak) -> str:
-    name = holder_name(leak)
-    place = f" in {quoted(name)}" if name else ""
     return (
-        f"Release the tensors{place} after their copy to the GPU, or store them in pageable "
-        "memory; reuse a few pinned buffers with `copy_`."
+        f"Release the tensors{in_holder(leak)} after their copy to the GPU, or store them in "
+        "pageable memory; reuse a few pinned buffers with `copy_`."
     )

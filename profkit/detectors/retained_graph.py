@@ -52,6 +52,7 @@ from profkit.engine.families.leaks.detach_fix import assigned_name, is_accumulat
 from profkit.engine.families.leaks.findings import UnintendedLeakThresholds, leak_findings
 from profkit.engine.families.leaks.messages import (
     holder_name,
+    in_holder,
     leak_message,
     quoted,
     storage_ratio,
@@ -115,11 +116,10 @@ def _suggest_fix(leak: Leak) -> str:
 
     variable = assigned_name(leak.code)
     if variable is not None:
-        place = f" in {quoted(name)}" if name and name != variable else ""
+        place = in_holder(leak) if name != variable else ""
         method = "item" if is_number and is_scalar else "detach"
         return f"Store {quoted(f'{variable}.{method}()')}{place} instead of {quoted(variable)}."
-    place = f" in {quoted(name)}" if name else ""
     return (
-        f"Store `.detach()` of each tensor{place}, or compute it under `torch.no_grad()` if "
-        "nothing trains with it."
+        f"Store `.detach()` of each tensor{in_holder(leak)}, or compute it under "
+        "`torch.no_grad()` if nothing trains with it."
     )

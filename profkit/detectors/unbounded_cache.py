@@ -44,12 +44,7 @@ from collections.abc import Iterator
 
 from profkit.engine.families.leaks.causes import main_chain
 from profkit.engine.families.leaks.findings import LeakThresholds, leak_findings
-from profkit.engine.families.leaks.messages import (
-    holder_name,
-    leak_message,
-    library_fix,
-    quoted,
-)
+from profkit.engine.families.leaks.messages import leak_message, library_fix, quoted_holder
 from profkit.rule import Context, Finding, Leak, RuleInfo, needs
 
 INFO = RuleInfo(
@@ -73,8 +68,7 @@ def _suggest_fix(leak: Leak) -> str:
     if library_fix(leak):
         return library_fix(leak)
 
-    chain, name = main_chain(leak), holder_name(leak)
-    holder = quoted(name) if name else "the cache"
+    chain, holder = main_chain(leak), quoted_holder(leak, "the cache")
     # A cached result with its graph holds the activations behind it as well.
     detach = " Store its tensors `.detach()`ed." if leak.graph and leak.graph.n_nodes else ""
     if chain is not None and chain.kind == "cache":

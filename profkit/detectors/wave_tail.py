@@ -49,7 +49,6 @@ import numpy as np
 
 from profkit.index.distinct import distinct
 from profkit.rule import (
-    NO_ROW,
     Category,
     Context,
     Finding,
@@ -138,8 +137,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
         return
 
     op = ctx.launches.op[np.searchsorted(ctx.launches.work, rows)]
-    is_launched = op != NO_ROW
-    locations = find_costliest_lines(ctx, op[is_launched], lost_ns[is_launched])
+    locations = find_costliest_lines(ctx, op, lost_ns)
     spent = device_time(ctx, rows)
     worst = int(np.argmax(lost_ns))
 

@@ -79,11 +79,12 @@ def find_costliest_lines(
     """Return the known source lines of some host rows with the most time, the costliest first.
 
     Args:
-        rows: Shape ``(k,)``.
+        rows: Shape ``(k,)``; :data:`NO_ROW` for work that no known row launched.
         spent_ns: The time to add for each; by default its own duration. Shape ``(k,)``.
     """
     spent_ns = ctx.events.dur_ns[rows] if spent_ns is None else spent_ns
-    return known_locations(*ctx.costliest_lines(rows, MAX_LINES, spent_ns))
+    is_row = rows != NO_ROW
+    return known_locations(*ctx.costliest_lines(rows[is_row], MAX_LINES, spent_ns[is_row]))
 
 
 def tensor_method(ctx: Context, row: int) -> str | None:

@@ -68,6 +68,16 @@ class DeviceMemory:
         """Return reserved bytes outside private pools, as :attr:`DeviceReplay.reserved_bytes`."""
         return self._common[1]
 
+    @property
+    def peak_active_bytes(self) -> int:
+        """Return the peak of :attr:`active_bytes`."""
+        return int(self.active_bytes.max())
+
+    @property
+    def peak_reserved_bytes(self) -> int:
+        """Return the peak of :attr:`reserved_bytes`."""
+        return int(self.reserved_bytes.max())
+
     @cached_property
     def cache_trend(self) -> CacheTrend | None:
         """Return the growth of the cache, or None if the history is too short."""

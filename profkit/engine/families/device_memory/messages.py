@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from profkit.engine.wording import counted, listed
+from profkit.index.snapshot.device_memory import DeviceMemory
 from profkit.model.location import Location
 from profkit.model.memory_summary import AllocationSite, FragmentationSite
 from profkit.units import format_bytes
@@ -24,6 +25,13 @@ def site_text(site: AllocationSite) -> str:
     use = "" if site.category == "unknown" else f", {site.category}"
     where = site_line(site.location, is_before_recording=site.is_before_recording)
     return f"{where} ({format_bytes(site.bytes)} in {counted(site.n, 'block')}{use})"
+
+
+def reserved_text(memory: DeviceMemory) -> str:
+    """``PyTorch reserved 10.0 GiB on cuda:0 for a peak of 6.00 GiB allocated``."""
+    reserved = format_bytes(memory.peak_reserved_bytes)
+    active = format_bytes(memory.peak_active_bytes)
+    return f"PyTorch reserved {reserved} on {memory.label} for a peak of {active} allocated"
 
 
 def retention_text(sites: Sequence[FragmentationSite]) -> str:

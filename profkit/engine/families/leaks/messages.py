@@ -147,6 +147,16 @@ def holder_name(leak: Leak) -> str:
     return "" if chain is None or chain.kind == "unknown" else chain.name
 
 
+def quoted_holder(leak: Leak, otherwise: str) -> str:
+    """Return the holder's name between backticks, or other words for it if it is unknown."""
+    return quoted(holder_name(leak)) if holder_name(leak) else otherwise
+
+
+def in_holder(leak: Leak) -> str:
+    """``in `losses```, with a leading space; empty if the holder's name is unknown."""
+    return f" in {quoted(holder_name(leak))}" if holder_name(leak) else ""
+
+
 def library_fix(leak: Leak) -> str:
     """Return what to do about a holder that belongs to a library; empty if it is the program's."""
     chain = main_chain(leak)
