@@ -93,12 +93,8 @@ def location_of(place: CodePlace) -> Location:
 
 def first_line(reason: str) -> str:
     """Return the first line of a reason of torch's, without its version and source comment."""
-    line = (
-        _COMMENT.sub("", _VERSION.sub("", reason[:_MAX_READ].partition("\n")[0]))
-        .strip()
-        .rstrip(".")
-    )
-    return shortened(line)
+    line = _VERSION.sub("", reason[:_MAX_READ].partition("\n")[0])
+    return shortened(_COMMENT.sub("", line).strip().rstrip("."))
 
 
 def shortened(text: str) -> str:
@@ -298,9 +294,8 @@ def _without_warm_up(ctx: Context, compilations: list[Compilation]) -> list[Comp
 
 def _in_several_steps(ctx: Context, compilations: list[Compilation]) -> list[Compilation]:
     """Return the compilations of lines that compile in several steps, after the first of them."""
-    steps = ctx.step_of(
-        np.array([compilation.row for compilation in compilations], dtype=np.intp)
-    ).tolist()
+    rows = np.array([compilation.row for compilation in compilations], dtype=np.intp)
+    steps = ctx.step_of(rows).tolist()
 
     first: dict[object, int] = {}
     for compilation, step in zip(compilations, steps, strict=True):

@@ -21,7 +21,7 @@ from profkit.index.host.source import NO_FRAME
 from profkit.index.intervals import Intervals, covered_by, subtract, union, unite
 from profkit.index.runtime_calls import rows_named
 from profkit.model.capture_info import SampledFunction, SampledTime
-from profkit.model.events import HOST_CALLS, NO_ROW, Category, Mask, Rows
+from profkit.model.events import HOST_CALLS, NO_ROW, Category, Mask
 from profkit.model.location import MODULE_LEVEL, Location
 from profkit.model.torch_names import BACKWARD
 from profkit.patterns import regex
@@ -127,9 +127,7 @@ def python_time(ctx: Context) -> Intervals:
     Waits for a backward pass in another thread are left out as well.
     """
     events = ctx.events
-    is_known = _is_recorded_work(ctx) | (
-        _on_step_thread(ctx) & _is_category(ctx, Category.OVERHEAD)
-    )
+    is_known = _on_step_thread(ctx, Category.OP, *HOST_CALLS, Category.OVERHEAD)
     is_known[ctx.data_waits] = True
     accounted = unite(compiling_time(ctx), ctx.path_activity.collectives)
     accounted = unite(accounted, covered_by(events, np.flatnonzero(is_known)))
@@ -148,7 +146,8 @@ def _backward_waits(ctx: Context, outside: Intervals) -> Intervals:
 
     Source: ``Engine::execute`` and ``start_device_threads`` in ``torch/csrc/autograd/engine.cpp``.
     """
-    is_backward = rows_named(ctx.events, BACKWARD, Category.OP) & ~_on_step_thread(ctx)
+    is_backward = rows_named(ctx.events, BACKWARD, Category.OP)
+    is_backward &= ~_on_step_thread(ctx, Category.OP)
     work = covered_by(ctx.events, np.flatnonzero(is_backward))
     first = np.searchsorted(work.starts_ns, outside.starts_ns)
     last = np.searchsorted(work.ends_ns, outside.ends_ns, side="right") - 1
@@ -208,13 +207,12 @@ def _python_shares(sampled: SampledTime, operators: Mapping[_FileLine, float]) -
 
     Operators of the backward pass and batches of a loader are recorded as a whole.
     """
-    at_line: dict[_FileLine, float] = defaultdict(float)
     functions = [function for function in sampled.functions if not function.part]
-
+    at_line: dict[_FileLine, float] = defaultdict(float)
     for function in functions:
         at_line[function.place[:2]] += function.ns / sampled.running_ns
-    shares = []
 
+    shares = []
     for function in functions:
         line, share = function.place[:2], function.ns / sampled.running_ns
         in_operators = min(1.0, operators.get(line, 0.0) / at_line[line]) if at_line[line] else 0.0
@@ -282,7 +280,7 @@ def _operator_shares(ctx: Context) -> Mapping[_FileLine, float]:
     Operators of the backward pass are left out: they have the lines of the forward pass.
     """
     events, frame = ctx.events, ctx.source.frame
-    is_work = _is_recorded_work(ctx)
+    is_work = _on_step_thread(ctx, Category.OP, *HOST_CALLS)
     is_outermost = is_work & (ctx.tree.enclosing(is_work) == NO_ROW)
     rows = np.flatnonzero(is_outermost & (ctx.forward_ops == NO_ROW) & (frame != NO_FRAME))
     rows = rows[ctx.step_of(rows) >= 0]
@@ -296,15 +294,8 @@ def _operator_shares(ctx: Context) -> Mapping[_FileLine, float]:
     return shares
 
 
-def _is_recorded_work(ctx: Context) -> Mask:
-    """Return which rows are operators or runtime calls on the steps' thread. Shape ``(n,)``."""
-    return _on_step_thread(ctx) & _is_category(ctx, Category.OP, *HOST_CALLS)
-
-
-def _is_category(ctx: Context, *categories: Category) -> Mask:
-    return np.isin(ctx.events.category, categories)
-
-
-def _on_step_thread(ctx: Context) -> Mask:
-    rows: Rows = ctx.steps.rows
-    return np.isin(ctx.events.lane, np.unique(ctx.events.lane[rows]))
+def _on_step_thread(ctx: Context, *categories: Category) -> Mask:
+    """Return which rows of some categories are on the steps' thread. Shape ``(n,)``."""
+    events = ctx.events
+    on_thread = np.isin(events.lane, events.lane[ctx.steps.rows])
+    return on_thread & np.isin(events.category, categories)

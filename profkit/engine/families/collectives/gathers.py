@@ -61,7 +61,6 @@ def find_late_gathers(ctx: Context, waits: CollectiveWaits) -> LateGathers | Non
     """
     is_gather, above = _find_parameter_gathers(ctx, waits)
     gathers = np.flatnonzero(is_gather)
-
     if not len(gathers):
         return None
 
