@@ -20,7 +20,7 @@ PAGES: Final = (
     "docs/recordings/*.md", "docs/reference/**/*.md", "examples/**/*.md", "traces/README.md",
 )  # fmt: skip
 IMAGES: Final = "docs/images/*.[ps][nv]g"
-SCRIPT: Final = "docs/iframe-worker.js"
+ASSETS: Final = ("docs/iframe-worker.js", "docs/site.css")
 HOME: Final = ("docs/index.md", "index.md")
 _LINK: Final = re.compile(r"(\]\()([^)\s#]+)((?:#[^)\s]*)?\))")
 
@@ -67,7 +67,7 @@ def _with_links_of_the_site(text: str, source: str, sources: set[str]) -> str:
 
 
 def main(folder: Path) -> None:
-    """Write the pages, the images and the script into a folder, which is emptied first."""
+    """Write the pages, images and assets into a folder, which is emptied first."""
     shutil.rmtree(folder, ignore_errors=True)
     for path, text in pages().items():
         page = folder / path
@@ -75,7 +75,7 @@ def main(folder: Path) -> None:
         page.write_text(text, encoding="utf-8")
 
     copies = {path: path.relative_to(ROOT) for path in ROOT.glob(IMAGES)}
-    copies[ROOT / SCRIPT] = Path("assets", Path(SCRIPT).name)
+    copies |= {ROOT / asset: Path("assets", Path(asset).name) for asset in ASSETS}
     for source, copy in copies.items():
         (folder / copy).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(source, folder / copy)
