@@ -88,6 +88,8 @@ def _toml(file: Path) -> dict[str, Any]:
         raise UsageError(f"{file} cannot be read: {error.strerror}.") from error
     except ValueError as error:
         raise UsageError(f"{file} is not valid TOML: {error}.") from error
+    except RecursionError as error:
+        raise UsageError(f"{file} nests values too deeply to be read.") from error
     return table
 
 

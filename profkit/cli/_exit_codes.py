@@ -15,6 +15,7 @@
 """
 
 import contextlib
+import errno
 import os
 import sys
 import traceback
@@ -24,12 +25,13 @@ from typing import Final, TextIO
 import click
 
 from profkit._version import __version__
-from profkit.errors import OutputError, ProfkitError
+from profkit.errors import LoadError, OutputError, ProfkitError
 
 USAGE: Final = 2
 BUG: Final = 70
 INTERRUPTED: Final = 130
 READER_GONE: Final = 141
+_TOO_MANY_FILES: Final = (errno.EMFILE, errno.ENFILE)
 
 
 def run_guarded(run: Callable[[], int]) -> int:
@@ -60,11 +62,15 @@ def run_guarded(run: Callable[[], int]) -> int:
         discard(sys.stdout)
         return READER_GONE
     except Exception as error:  # noqa: BLE001  (every bug is reported here)
-        # Printing to a full disk fails anywhere in the command, and is not a bug.
+        # Printing to a full disk fails anywhere in the command, and is not a bug. Nor is a limit
+        # of the shell on open files.
         if isinstance(error, OSError) and not _is_writable(sys.stdout):
             error = OutputError(f"Standard output cannot be written: {error.strerror}.")
             print_error(error)
             code = OutputError.exit_code
+        elif isinstance(error, OSError) and error.errno in _TOO_MANY_FILES:
+            print_error(LoadError("Too many files are open.", "Raise the limit: `ulimit -n 1024`."))
+            code = LoadError.exit_code
         else:
             print_bug(error)
             code = BUG

@@ -21,7 +21,7 @@ from profkit.capture.memory.monitor.step_boundaries import (
 from profkit.capture.process import files, optimizer_steps, program_profilers
 from profkit.capture.process.compiling import unless_paused
 from profkit.capture.recording import current, reporting
-from profkit.capture.recording.harmless_kinds import can_trace_calls
+from profkit.capture.recording.harmless_kinds import find_stacks_obstacle
 from profkit.capture.recording.schedule import DEFAULT_ACTIVE, DEFAULT_WARMUP
 from profkit.capture.recording.trace import Idle, TraceCapture
 from profkit.model.capture_info import StepKind
@@ -38,7 +38,7 @@ def new_recording(name: str, folder: str | None) -> "CellRecording | Idle":
         name: A name for the folder and the report.
         folder: The folder for files, or None for the usual one.
     """
-    has_stacks = can_trace_calls() and not program_profilers.find_python_profiler()
+    has_stacks = not (find_stacks_obstacle() or program_profilers.find_python_profiler())
     schedule = _SCHEDULE if has_stacks else {}
     # Through the package, which gives captures the function that makes their report.
     block = profkit.trace(name, limit=sys.maxsize, dir=folder, quiet=True, **schedule)

@@ -5,6 +5,7 @@ from typing import Final
 import msgspec
 
 from profkit.errors import DamagedFileError
+from profkit.json_text import encode
 from profkit.model.live_memory import SCHEMA, LiveMemory
 from profkit.readers.plain_json import UNREADABLE, decode_plain
 from profkit.readers.stream import Place, read_whole
@@ -13,10 +14,10 @@ SUFFIX: Final = ".memory.json.gz"
 _FAMILY: Final = SCHEMA.partition("/")[0]
 
 
-def encode(live: LiveMemory) -> bytes:
+def encode_live(live: LiveMemory) -> bytes:
     """Encode a record as JSON in UTF-8, with the schema first, by which it is recognized."""
     fields: dict[str, object] = msgspec.to_builtins(live)
-    return msgspec.json.encode({"schema": fields.pop("schema"), **fields})
+    return encode({"schema": fields.pop("schema"), **fields})
 
 
 def is_live(start: bytes) -> bool:

@@ -14,6 +14,7 @@ from typing import Any, Final
 import msgspec
 
 from profkit.dataclass import dataclass
+from profkit.json_text import encode
 from profkit.model.change import ProgramChange
 from profkit.model.check import Check
 from profkit.model.difference import Difference
@@ -126,26 +127,6 @@ def _leave_out_internal(parts: list[dict[str, Any]]) -> None:
 def _lay_out(tree: Any, options: Options) -> bytes:  # noqa: ANN401  (a JSON tree)
     indent = options.indent if options.indent > 0 else -1
     return msgspec.json.format(encode(tree), indent=indent) + b"\n"
-
-
-def encode(tree: Any) -> bytes:  # noqa: ANN401  (a JSON tree)
-    """Return a JSON tree as text in UTF-8; what cannot be encoded is escaped."""
-    # Almost every report is valid Unicode: only others pay for the copy of the tree.
-    try:
-        return msgspec.json.encode(tree)
-    except UnicodeEncodeError:
-        return msgspec.json.encode(_escape_surrogates(tree))
-
-
-def _escape_surrogates(tree: Any) -> Any:  # noqa: ANN401  (any part of a JSON tree)
-    """Return a JSON tree whose strings are valid Unicode: paths may hold bytes that are not."""
-    if isinstance(tree, str):
-        return tree.encode("utf-8", "backslashreplace").decode("utf-8")
-    if isinstance(tree, list | tuple):
-        return [_escape_surrogates(item) for item in tree]
-    if isinstance(tree, dict):
-        return {_escape_surrogates(key): _escape_surrogates(tree[key]) for key in tree}
-    return tree
 
 
 def build_schema() -> dict[str, Any]:

@@ -14,7 +14,7 @@ from profkit.model.live_memory import (
     MonitoringCost,
     SyncSite,
 )
-from profkit.readers.live_memory import encode
+from profkit.readers.live_memory import encode_live
 
 _MIB: Final = 1 << 20
 _STEP_NS: Final = 20_000_000
@@ -96,7 +96,7 @@ class LiveBuilder:
 
     def write(self, path: str | Path) -> Path:
         """Write the record to a file, gzipped when the name ends in ``.gz``; return the path."""
-        target, data = Path(path), encode(self.build())
+        target, data = Path(path), encode_live(self.build())
         target.write_bytes(gzip.compress(data) if target.suffix == ".gz" else data)
         return target
 

@@ -211,6 +211,14 @@ def test_invalid_toml_is_an_error_that_names_the_file(
     assert f"profkit: {file} is not valid TOML: " in capsys.readouterr().err
 
 
+def test_values_that_are_nested_too_deeply_are_an_error_that_names_the_file(
+    write: Write, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = write(f"x = {'[' * 2000}")
+    assert main(["analyze", "t.json"]) == 2
+    assert f"profkit: {file} nests values too deeply to be read." in capsys.readouterr().err
+
+
 def test_the_library_does_not_read_the_file(project: Path, write: Write) -> None:
     import profkit
 

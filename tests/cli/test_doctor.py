@@ -1,14 +1,17 @@
 """``profkit doctor`` checks machines."""
 
 import json
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from profkit.capture.process.doctor import DeviceFacts, Facts, Line, examine
+from profkit.capture.process.doctor import KNOWN_VARIABLES, DeviceFacts, Facts, Line, examine
 from profkit.cli.doctor import format_page
 from profkit.cli.main import main
 
+ROOT = Path(__file__).parents[2]
 GPU = DeviceFacts("NVIDIA H200", 141 << 30, "sm_90", current=True)
 HEALTHY = Facts(
     python=(3, 11, 7),
@@ -181,3 +184,14 @@ def test_the_tensorboard_tab_is_checked_by_its_entry_point(monkeypatch: pytest.M
     assert machine._find_tab_error() == ""
     monkeypatch.setattr(machine, "entry_points", lambda **_: ())
     assert machine._find_tab_error() == "no installed package provides it"
+
+
+def test_every_documented_variable_is_known() -> None:
+    pages = [*(ROOT / "docs").glob("*.md"), *(ROOT / "docs" / "reference").glob("*.md")]
+    documented = {
+        name
+        for page in [*pages, ROOT / "README.md"]
+        for name in re.findall(r"PROFKIT_[A-Z]+", page.read_text(encoding="utf-8"))
+    }
+    # Click's own, for completion in a shell
+    assert documented - {"PROFKIT_COMPLETE"} <= KNOWN_VARIABLES

@@ -1,5 +1,6 @@
 """``profkit run`` ends as python itself does: exit code, messages and output."""
 
+import json
 import os
 import shlex
 import subprocess
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import profkit
+from profkit.testing import SnapshotBuilder
 from tests.processes import start
 
 SCRIPTS = {
@@ -238,3 +240,29 @@ def test_a_program_runs_in_a_folder_that_has_been_removed(folder: Path) -> None:
     code, said = code_of(folder, f"{gone}; $profkit run --json x.json {script}")
     assert code == 7, said
     assert "bug" not in said
+
+
+def test_a_program_whose_name_is_not_utf8_ends_as_under_python(folder: Path) -> None:
+    """torch's tracer fails at such a name when it stops, and the process dies some time later."""
+    steps = (
+        "import torch\n"
+        "layer = torch.nn.Linear(64, 64)\n"
+        "optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)\n"
+        "for _ in range(300):\n"
+        "    layer(torch.randn(64, 64)).sum().backward()\n"
+        "    optimizer.step()\n"
+        "print('done')\n"
+    )
+    Path(os.fsdecode(bytes(folder) + b"/steps\xff.py")).write_text(steps)
+    code, said = code_of(folder, "$profkit run --json steps.json steps*.py")
+    assert (code, said.count("done")) == (0, 1), said
+    assert "is not UTF-8" in said
+    assert "lost" not in said
+    assert json.loads((folder / "steps.json").read_bytes())["summary"]["steps"]
+
+
+def test_too_few_files_that_may_be_open_are_no_bug(folder: Path) -> None:
+    snapshot = SnapshotBuilder().write(folder / "snapshot.pickle")
+    code, said = code_of(folder, f"ulimit -n 8; $profkit analyze {snapshot}")
+    assert code == 3, said
+    assert "profkit: Too many files are open." in said

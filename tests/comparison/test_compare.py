@@ -16,7 +16,7 @@ from profkit.model.live_memory import LiveMemory, MemorySample
 from profkit.model.location import Location
 from profkit.model.report import Report
 from profkit.model.work_summary import KernelSummary, OpSummary
-from profkit.readers.live_memory import SUFFIX, encode
+from profkit.readers.live_memory import SUFFIX, encode_live
 from profkit.testing import TraceBuilder
 from tests.index.snapshots import write
 from tests.renderers import reports
@@ -309,7 +309,7 @@ def test_monitored_memory_of_two_runs_is_compared_under_the_names_of_its_files(
         samples = (MemorySample(step=8, ts_ns=1, host_rss_bytes=rss), MemorySample(step=9, ts_ns=2))
         live = LiveMemory("train", "optimizer", n_steps=9, monitored_ns=2, samples=samples)
         paths.append(tmp_path / f"{name}{SUFFIX}")
-        paths[-1].write_bytes(gzip.compress(encode(live)))
+        paths[-1].write_bytes(gzip.compress(encode_live(live)))
     difference = profkit.compare(*paths)
     assert difference.before.path == str(paths[0])
     assert figure(difference, "host_rss_bytes") == (1 << 30, 3 << 30)

@@ -3,7 +3,6 @@
 It waits in the system until somebody asks: the program pays nothing meanwhile.
 """
 
-import contextlib
 import json
 import os
 import selectors
@@ -11,6 +10,7 @@ import shutil
 import socket
 import tempfile
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
@@ -23,21 +23,34 @@ _MAX_QUESTION: Final = 1 << 16
 """A longer line is no question of profkit's, and ends the connection."""
 _SEND_LIMIT_S: Final = 5.0
 """A client that does not read, such as one that is stopped, keeps the thread no longer."""
+_RETRY_S: Final = 0.05
+"""How soon to accept a connection again where the program has no file left."""
 _SHORT_FOLDER: Final = "/tmp"  # noqa: S108  (a folder in it is made by mkdtemp)
 
 
 class Client:
-    """One connection of somebody who asks."""
+    """One connection of somebody who asks.
+
+    Attributes:
+        connection: Its socket.
+        received: What was received of a question that is not complete yet.
+        is_gone: Whether an answer could not be sent, so that no other will be.
+    """
 
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
         self.received = b""
+        self.is_gone = False
         connection.settimeout(_SEND_LIMIT_S)
 
     def answer(self, message: Message) -> None:
-        """Send an answer; one who has gone gets none."""
-        with contextlib.suppress(OSError):
+        """Send an answer; one who has gone, or does not read, gets none."""
+        if self.is_gone:
+            return
+        try:
             self.connection.sendall(json.dumps(message).encode() + b"\n")
+        except OSError:
+            self.is_gone = True
 
 
 Answer = Callable[[Message, Client], Message | None]
@@ -132,9 +145,7 @@ class Server:
                     if key.fileobj is self._woken:
                         is_open = False
                     elif key.fileobj is self._socket:
-                        client = Client(self._socket.accept()[0])
-                        self._clients.append(client)
-                        selector.register(client.connection, selectors.EVENT_READ, client)
+                        self._accept(selector)
                     elif not self._is_served(key.data):
                         selector.unregister(key.data.connection)
                         self._leave(key.data)
@@ -143,6 +154,18 @@ class Server:
             self._leave(client)
         self._socket.close()
         self._woken.close()
+
+    def _accept(self, selector: selectors.BaseSelector) -> None:
+        """Accept a connection, if the program has a file left for it."""
+        try:
+            connection, _ = self._socket.accept()
+        except OSError:
+            # Whoever asks waits in the socket's queue, which stays readable meanwhile.
+            time.sleep(_RETRY_S)
+            return
+        client = Client(connection)
+        self._clients.append(client)
+        selector.register(connection, selectors.EVENT_READ, client)
 
     def _leave(self, client: Client) -> None:
         self._clients.remove(client)
@@ -164,4 +187,4 @@ class Server:
                 answer = {"error": f"profkit failed there ({type(error).__name__}: {error})."}
             if answer is not None:
                 client.answer(answer)
-        return bool(chunk) and len(client.received) < _MAX_QUESTION
+        return bool(chunk) and len(client.received) < _MAX_QUESTION and not client.is_gone

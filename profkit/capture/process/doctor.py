@@ -18,7 +18,10 @@ _MIN_PYTHON: Final = (3, 11)
 _MIN_TORCH: Final = (2, 6)
 _MIN_FREE_BYTES: Final = 1 << 30
 """A trace of a few steps takes about 10 MB, its uncompressed text about 200 MB."""
-_KNOWN_VARIABLES: Final = frozenset({"PROFKIT", "PROFKIT_DIR", "PROFKIT_QUIET", "PROFKIT_DEBUG"})
+KNOWN_VARIABLES: Final = frozenset(
+    f"PROFKIT{ending}" for ending in ("", "_CACHE", "_DEBUG", "_DIR", "_LISTEN", "_QUIET")
+)
+"""Settings by environment variables."""
 
 
 @dataclass(frozen=True)
@@ -269,7 +272,7 @@ def _check_surroundings(facts: Facts) -> Iterator[Line]:
     yield _check_tensorboard(facts)
 
     for name, value in sorted(facts.variables.items()):
-        if name not in _KNOWN_VARIABLES:
+        if name not in KNOWN_VARIABLES:
             text = f"{name} is set, but profkit has no such setting."
             yield _note("environment", text, "Check the spelling.")
         elif name == "PROFKIT" and value == "0":

@@ -20,17 +20,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-import msgspec
 from isal import igzip, igzip_threaded
 
 from profkit.capture.process import console, environment
 from profkit.errors import CaptureError
 from profkit.folders import traces_folder
+from profkit.json_text import encode
 from profkit.model.capture_info import CaptureInfo
 from profkit.model.live_memory import LiveMemory
 from profkit.patterns import regex
 from profkit.readers.live_memory import SUFFIX as MEMORY_SUFFIX
-from profkit.readers.live_memory import encode
+from profkit.readers.live_memory import encode_live
 
 SUFFIX: Final = ".pt.trace.json.gz"
 _CHUNK: Final = 1 << 20
@@ -160,7 +160,7 @@ def write_trace(exported: Path, target: Path, info: CaptureInfo) -> None:
             opened = igzip_threaded.open(partial, "wb", threads=n_threads)
 
         with opened as sink:
-            sink.write(b'{"profkit": ' + msgspec.json.encode(info) + b",")
+            sink.write(b'{"profkit": ' + encode(info) + b",")
             sink.write(repair(first_chunk))
             while chunk := source.read(_CHUNK):
                 sink.write(repair(chunk))
@@ -206,7 +206,7 @@ def write_memory(live: LiveMemory, trace: str | Path, what: str) -> str | None:
     target = beside(trace, MEMORY_SUFFIX)
     try:
         with atomic_path(target) as partial:
-            partial.write_bytes(igzip.compress(encode(live)))
+            partial.write_bytes(igzip.compress(encode_live(live)))
     except OSError as error:
         console.warn(f"{what} could not be written.", error)
         return None

@@ -8,7 +8,8 @@ Source: ``onFunctionExit`` in ``torch/csrc/autograd/profiler_kineto.cpp``, and V
 such a write with torch 2.13.
 """
 
-from collections.abc import Iterable
+import sys
+from collections.abc import Iterable, Iterator
 from enum import Enum, auto
 from inspect import iscode
 from typing import Final, Protocol
@@ -86,19 +87,40 @@ def can_mute() -> bool:
     return find_harmless_kind(all_threads=True) is RecordingKind.ALL_THREADS
 
 
-def can_trace_calls() -> bool:
-    """Return whether a recording with stacks is harmless for the program.
+def find_stacks_obstacle() -> str:
+    """Return why a recording with stacks could end the program, in a clause; empty if none could.
 
     In each call of what ``nn.Module.__call__`` was at the first of them, torch's tracer reads the
     local variable ``self`` without a check. In a program that has put a function of its own there,
-    with another name for the module, that is a segmentation fault.
+    with another name for the module, that is a segmentation fault. So is, some time after the
+    recording has stopped with an error, a source file whose path is not UTF-8.
 
-    Source: ``recordPyCall`` in ``torch/csrc/autograd/profiler_python.cpp``; seen with torch 2.13.
+    Source: ``recordPyCall`` and the names of ``CodeLocation`` in
+    ``torch/csrc/autograd/profiler_python.cpp``; both seen with torch 2.13.
     """
     from torch.nn import Module
 
     code = getattr(Module.__call__, "__code__", None)
-    return iscode(code) and code.co_argcount > 0 and code.co_varnames[0] == "self"
+    if not (iscode(code) and code.co_argcount > 0 and code.co_varnames[0] == "self"):
+        return "the program has replaced `nn.Module.__call__`, which torch's tracer reads"
+    if not all(map(_is_utf8, _list_code_paths())):
+        return "a path of its source files is not UTF-8, which torch's tracer requires"
+    return ""
+
+
+def _list_code_paths() -> Iterator[str]:
+    """Yield the folders that code is imported from, and the files that it was imported from."""
+    yield from filter(None, sys.path)
+    for module in list(sys.modules.values()):
+        # A program may put any object there, and an attribute may be a function of a lazy module.
+        file = getattr(module, "__dict__", {}).get("__file__")
+        if isinstance(file, str):
+            yield file
+
+
+def _is_utf8(path: str) -> bool:
+    """Return whether a path has no bytes that Python keeps as surrogates."""
+    return path.isascii() or not any("\ud800" <= char <= "\udfff" for char in path)
 
 
 def note_stop(recording: StoppedRecording) -> None:

@@ -14,7 +14,7 @@ from typing import Final
 
 from profkit.capture.process import program_profilers
 from profkit.capture.process.new_thread import in_new_thread
-from profkit.capture.recording.harmless_kinds import can_trace_calls
+from profkit.capture.recording.harmless_kinds import find_stacks_obstacle
 from profkit.capture.recording.options import Options
 from profkit.capture.recording.profiler import ProfilerRecording
 from profkit.capture.recording.schedule import Phase
@@ -104,7 +104,7 @@ def estimate(options: Options, window_ns: int, n_calls: int, n_ops: int) -> tupl
         RuntimeError: If no thread can be started.
     """
     # Recording with stacks would end a Python profiler.
-    if program_profilers.find_python_profiler() or not can_trace_calls():
+    if program_profilers.find_python_profiler() or find_stacks_obstacle():
         options = replace(options, stacks=False)
     # In a thread, as modes and hooks of the program would run with each of the operators.
     if options not in _costs:

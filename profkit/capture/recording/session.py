@@ -21,7 +21,7 @@ from profkit.capture.process import (
     signals,
 )
 from profkit.capture.recording import worker_samples
-from profkit.capture.recording.harmless_kinds import can_trace_calls
+from profkit.capture.recording.harmless_kinds import find_stacks_obstacle
 from profkit.capture.recording.options import Options
 from profkit.capture.recording.profiler import ProfilerRecording, other_profiler_error
 from profkit.capture.recording.recording_budget import StepBudget
@@ -474,11 +474,9 @@ class Session:
 
     def _warns_without_stacks(self) -> bool:
         """Return whether stacks cannot be recorded now, and say why."""
-        if not can_trace_calls():
-            console.warn(
-                "the program has replaced `nn.Module.__call__`, which torch's tracer reads, so "
-                f"“{self.name}” has no source lines."
-            )
+        obstacle = find_stacks_obstacle()
+        if obstacle:
+            console.warn(f"{obstacle}, so “{self.name}” has no source lines.")
             return True
         name = program_profilers.find_python_profiler()
         if name:

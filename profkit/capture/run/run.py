@@ -41,10 +41,14 @@ class ProgramTarget:
 
     @property
     def title(self) -> str:
-        """Return the name of the trace: the module's, or the script's without folder and suffix."""
+        """Return the name of the trace: the module's, or the script's without folder and suffix.
+
+        Bytes of a script's name that are not UTF-8 are escaped.
+        """
         if self.kind == "code":
             return "command"
-        return self.name if self.kind == "module" else Path(self.name).stem
+        name = self.name if self.kind == "module" else Path(self.name).stem
+        return name.encode("utf-8", "backslashreplace").decode("utf-8")
 
     def run(self) -> BaseException | None:
         """Run it and return the exception that it raised, or None.

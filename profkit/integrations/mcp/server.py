@@ -29,6 +29,7 @@ from profkit.engine.context import Context
 from profkit.errors import NotATraceError, ProfkitError, UsageError
 from profkit.index.runtime_calls import names_matching
 from profkit.integrations.mcp.opened import Opened, Recordings
+from profkit.json_text import encode
 from profkit.model.events import Category, Rows
 from profkit.model.finding import Finding
 from profkit.model.report import Report
@@ -38,7 +39,6 @@ from profkit.present.event_rows import build_event_rows
 from profkit.present.explanation import explain
 from profkit.present.finding_ids import finding_ids
 from profkit.present.labels import cost_text
-from profkit.renderers.json_report import encode
 
 _BUDGET_BYTES: Final = 8_000
 _MAX_EVENTS: Final = 100

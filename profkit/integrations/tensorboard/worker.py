@@ -33,13 +33,13 @@ from profkit.dataclass import dataclass
 from profkit.errors import LoadError, ProfkitError
 from profkit.integrations.tensorboard.run_summary import RunSummary, summarize_run
 from profkit.integrations.tensorboard.torch_tb_profiler_errors import find_misreadings
+from profkit.json_text import encode
 from profkit.model.difference import Change, Difference
 from profkit.model.location import NO_SOURCE_LINE
 from profkit.model.report import Report
 from profkit.names import visible
 from profkit.patterns import regex
 from profkit.readers.process_memory import reuse_free_memory
-from profkit.renderers.json_report import encode
 
 _POLICY: Final = regex(
     rb'<meta http-equiv="Content-Security-Policy" content="([^"]*)"', re.IGNORECASE

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import resource
 import socket
 import stat
 import tempfile
@@ -220,6 +221,40 @@ def test_a_stack_ends_with_the_innermost_call(listening: ProgramListener) -> Non
     assert functions[functions.index("hangs") + 1] == "wait"
     assert "profkit" not in stacks, "the thread that answers is left out"
     assert stacks["MainThread"][-1][2] != "stacks"
+
+
+def test_who_asks_while_the_program_has_no_file_left_is_answered_later(
+    listening: ProgramListener,
+) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.ExitStack() as stack:
+        stack.callback(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
+        endpoint = find_listening(str(listening.folder))
+        connections = [stack.enter_context(socket.socket(socket.AF_UNIX)) for _ in range(3)]
+        lowest = os.open(os.devnull, os.O_RDONLY)
+        os.close(lowest)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (lowest, hard))
+        for connection in connections:
+            connection.connect(listening._server.path)
+        time.sleep(0.2)
+
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        with Conversation(endpoint) as conversation:
+            (answer,) = conversation.ask(FIGURES, 10.0).values()
+    assert "n_steps" in answer
+
+
+def test_who_does_not_read_is_waited_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "_SEND_LIMIT_S", 0.05)
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        client = server.Client(ours)
+        for _ in range(100):
+            client.answer({"text": "x" * 100_000})
+        assert client.is_gone
+        began = time.monotonic()
+        client.answer({"text": "x" * 100_000})
+        assert time.monotonic() - began < 0.04
 
 
 def test_an_unknown_question_is_answered(listening: ProgramListener) -> None:
