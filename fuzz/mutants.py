@@ -87,9 +87,9 @@ def _read_bases() -> tuple[tuple[str, Any], ...]:
     leak = Leak("tensors", "cpu", 4096, 1 << 20, 9, 3, 190, stack=(frame,), shape=shape)
     site = SyncSite("item()", frame, 3)
     live = LiveBuilder(sync_sites=(site,), devices=("cuda:0",)).add(leak).build()
-    from profkit.readers.live_memory import encode
+    from profkit.readers.live_memory import encode_live
 
-    bases.append(("memory", json.loads(encode(live))))
+    bases.append(("memory", json.loads(encode_live(live))))
     for path in recorded[::4]:
         report = json_report.render(analyze(path), json_report.Options(indent=0))
         bases.append(("report", json.loads(report)))
@@ -123,7 +123,7 @@ def build_mutant(number: int) -> Mutant:
 def _as_json(tree: Any, rng: random.Random) -> bytes:  # noqa: ANN401  (any JSON value)
     text = json.dumps(tree, separators=rng.choice((None, (",", ":"))), ensure_ascii=True)
     number = rng.choice(("", "-")) + "7" * 5_000
-    return re.sub(f'"{_LONG_NUMBER}"', number, text).encode()
+    return re.sub(f'"{_LONG_NUMBER}"', number, text).encode_live()
 
 
 def _pickled(tree: Any, rng: random.Random) -> bytes:  # noqa: ANN401  (any plain data)
