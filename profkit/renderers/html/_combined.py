@@ -19,7 +19,7 @@ from profkit.present.main_figures import BUSY_ABOUT
 from profkit.present.tables.definition import Column, ColumnKind, Table
 from profkit.renderers.html._page import FIGURES_ID, Head, assemble_page
 from profkit.renderers.html._section import CHART_SCRIPT, Section, fill
-from profkit.renderers.html._table import TABLE_SCRIPT, SortableTable, build_table
+from profkit.renderers.html._table import TABLE_SCRIPT, SortableTable, build_table, table_data
 from profkit.renderers.html.steps import stacked_series
 from profkit.units import format_ns
 
@@ -64,7 +64,7 @@ def build_combined_page(products: Sequence[bytes]) -> bytes:
         title="Side by side",
         body=body,
         scripts=_SCRIPTS,
-        data={"tables": {rows.id: rows.data}, "parts": chart},
+        data={**table_data(rows), "parts": chart},
     )
 
     # A frame inherits the policy of its page, which has to allow the scripts of every report.

@@ -11,8 +11,8 @@ import numpy.typing as npt
 from profkit.model.memory_series import LiveGroups
 
 _LEVEL: Final = 6
-_MAX_PLAIN: Final = 500
-"""Rows of groups that are not compressed."""
+MAX_PLAIN: Final = 500
+"""Groups, nodes or blocks that are not compressed."""
 
 
 def split_byte_planes(values: npt.NDArray[np.integer[Any]]) -> tuple[bytes, int]:
@@ -62,4 +62,4 @@ def pack_columns(
 def pack_lives(lives: LiveGroups) -> dict[str, Any]:
     """Return groups of blocks for ``lives.js``: group, first, last minus first, n, bytes."""
     columns = (lives.group, lives.first, lives.last - lives.first, lives.n, lives.n_bytes)
-    return pack_columns(columns, plain=len(lives.n) <= _MAX_PLAIN)
+    return pack_columns(columns, plain=len(lives.n) <= MAX_PLAIN)

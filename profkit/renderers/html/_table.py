@@ -82,6 +82,11 @@ def cell(text: str, limit: int = MAX_CELL_CHARACTERS) -> str:
     return middle_cut(visible(text), limit)
 
 
+def table_data(*tables: SortableTable) -> dict[str, Any]:
+    """Return the rows of the tables of a section, as ``table.js`` finds them in its data."""
+    return {"tables": {table.id: table.data for table in tables}}
+
+
 def build_table(
     table: Table,
     base: str = "",

@@ -23,7 +23,7 @@ from profkit.present.source_snippet import find_adding_line, source_snippet
 from profkit.present.tables.definition import Column, Table
 from profkit.renderers.html._options import Options
 from profkit.renderers.html._section import CHART_SCRIPT, Section, fill
-from profkit.renderers.html._table import TABLE_SCRIPT, SortableTable, build_table, cell
+from profkit.renderers.html._table import TABLE_SCRIPT, SortableTable, build_table, cell, table_data
 from profkit.units import format_bytes, format_count
 
 MAX_CARDS: Final = 60
@@ -62,7 +62,7 @@ def build_section(report: Report, options: Options) -> Section:
     scripts = (CHART_SCRIPT, _GROWTH_SCRIPT, _SCRIPT) if charts else (_SCRIPT,)
     if more is not None:
         scripts = (*scripts, TABLE_SCRIPT)
-        data |= {"tables": {more.id: more.data}}
+        data |= table_data(more)
     return Section("findings", "Findings", body, scripts, data)
 
 

@@ -21,9 +21,9 @@ from profkit.present.labels import source_line
 from profkit.present.part_colors import color_of
 from profkit.present.tables.definition import Column, Table
 from profkit.renderers.html._options import Options
-from profkit.renderers.html._packed_columns import pack_columns, pack_lives
+from profkit.renderers.html._packed_columns import MAX_PLAIN, pack_columns, pack_lives
 from profkit.renderers.html._section import LIVES_SCRIPT, Section, fill
-from profkit.renderers.html._table import TABLE_SCRIPT, SortableTable, build_table, cell
+from profkit.renderers.html._table import TABLE_SCRIPT, SortableTable, build_table, cell, table_data
 
 SCRIPTS: Final = ("canvas.js", "keys.js", "flame_tree.js", "flame.js", "flames.js")
 _ORDER: Final = (
@@ -35,8 +35,6 @@ MAX_NODES: Final = 4_000
 """Nodes beyond the first so many are narrower than a pixel."""
 MAX_ROWS: Final = 300
 _MAX_NAME: Final = 240
-_MAX_PLAIN_NODES: Final = 500
-"""Nodes of a graph that is not compressed."""
 _FOLDED: Final = frozenset({"torch", "library"})
 """Kinds of nodes that are left out until the reader asks for them."""
 
@@ -88,7 +86,7 @@ def build_section(report: Report, options: Options) -> Section | None:
         ),
         scripts=(TABLE_SCRIPT, *((LIVES_SCRIPT,) if has_lives else ()), *SCRIPTS),
         data={
-            "tables": {table.id: table.data for table in tables},
+            **table_data(*tables),
             "flames": [_pack_graph(flame, ownership, options.base) for flame in graphs],
         },
         figure=counted(len(graphs), "graph"),
@@ -128,18 +126,10 @@ def _pack_graph(
     number = np.full(len(flame), NO_ROW, dtype=np.int64)
     number[nodes] = np.arange(len(nodes))
 
-    # Blocks of a node that is left out count for its nearest ancestor on the page.
-    nearest = number.copy()
-    for level in flame.by_depth[1:] if flame.lives else ():
-        left_out = level[nearest[level] == NO_ROW]
-        nearest[left_out] = nearest[flame.parent[left_out]]
-
     parent = flame.parent[nodes]
     parent_number = np.where(parent == NO_ROW, NO_ROW, number[parent])
     used_sites, site = np.unique(flame.site[nodes], return_inverse=True)
     sites = [flame.sites[row] for row in used_sites.tolist()]
-    kind_of_site = [_kind(used, ownership) for used in sites]
-    kinds = list(dict.fromkeys(kind_of_site))
 
     # Only the order of the starts is needed: numbers from 1; 0 for all where it is not known.
     order = np.zeros(len(nodes), dtype=np.int64)
@@ -162,17 +152,40 @@ def _pack_graph(
                 order,
                 *(() if before is None else (before[nodes],)),
             ),
-            plain=len(nodes) <= _MAX_PLAIN_NODES,
+            plain=len(nodes) <= MAX_PLAIN,
         ),
-        "lives": {
-            device: pack_lives(replace(lives, group=nearest[lives.group]))
-            for device, lives in flame.lives.items()
-        },
+        "lives": _pack_lives(flame, number),
         "idle": [node for node in number[find_idle_threads(flame)].tolist() if node != NO_ROW],
+        **_describe_sites(sites, ownership, base),
+    }
+
+
+def _pack_lives(flame: Flame, number: Int64s) -> dict[str, Any]:
+    """Return the blocks of the history by device; ``number`` is each node's place on the page."""
+    # Blocks of a node that is left out count for its nearest ancestor on the page.
+    nearest = number.copy()
+    for level in flame.by_depth[1:] if flame.lives else ():
+        left_out = level[nearest[level] == NO_ROW]
+        nearest[left_out] = nearest[flame.parent[left_out]]
+
+    return {
+        device: pack_lives(replace(lives, group=nearest[lives.group]))
+        for device, lives in flame.lives.items()
+    }
+
+
+def _describe_sites(
+    sites: Sequence[FlameSite], ownership: Ownership, base: str
+) -> dict[str, object]:
+    """Return the texts of sites, and how nodes of their kinds are drawn."""
+    kind_of_site = [_kind(site, ownership) for site in sites]
+    kinds = list(dict.fromkeys(kind_of_site))
+
+    return {
         "sites": {
-            "name": [cell(used.name, _MAX_NAME) for used in sites],
-            "short": [_short(used) for used in sites],
-            "place": [_place(used, base) for used in sites],
+            "name": [cell(site.name, _MAX_NAME) for site in sites],
+            "short": [_short(site) for site in sites],
+            "place": [_place(site, base) for site in sites],
             "style": [kinds.index(kind) for kind in kind_of_site],
         },
         "styles": [

@@ -23,7 +23,7 @@ from profkit.present.tables.memory_tables import (
 from profkit.renderers.html._options import Options
 from profkit.renderers.html._packed_columns import pack_lives
 from profkit.renderers.html._section import CHART_SCRIPT, LIVES_SCRIPT, Section, fill
-from profkit.renderers.html._table import TABLE_SCRIPT, SortableTable, build_table, cell
+from profkit.renderers.html._table import TABLE_SCRIPT, SortableTable, build_table, cell, table_data
 from profkit.renderers.html.overview import build_memory_tiles
 from profkit.renderers.html.segments import SCRIPTS as SEGMENT_SCRIPTS
 from profkit.renderers.html.segments import USE_COLORS, build_segment_maps
@@ -52,8 +52,7 @@ def build_section(report: Report, options: Options) -> Section | None:
     if not (charts or tables or facts):
         return None
 
-    tables_data = {table.id: table.data for table in tables}
-    data = {"tables": tables_data, "charts": charts, "segments": segments}
+    data = {**table_data(*tables), "charts": charts, "segments": segments}
     # In the order of the page: scripts use definitions of the scripts before them.
     scripts = (
         *((TABLE_SCRIPT,) if tables else ()),

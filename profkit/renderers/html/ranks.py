@@ -10,7 +10,7 @@ from profkit.present.step_heat import BOUNDS, HeatMap, build_step_heat
 from profkit.present.tables.rank_tables import define_collectives, define_ranks
 from profkit.renderers.html._options import Options
 from profkit.renderers.html._section import Section, fill
-from profkit.renderers.html._table import TABLE_SCRIPT, build_table, cell
+from profkit.renderers.html._table import TABLE_SCRIPT, build_table, cell, table_data
 from profkit.renderers.html.timeline import (
     MAX_LEVEL_CHARACTERS,
     SCRIPTS,
@@ -45,7 +45,7 @@ def build_section(report: Report, options: Options) -> Section | None:
         if table.rows
     ]
 
-    data: dict[str, Any] = {"tables": {table.id: table.data for table in tables}}
+    data: dict[str, Any] = table_data(*tables)
     scripts: tuple[str, ...] = (TABLE_SCRIPT,)
     if maps:
         data["heat"] = [_describe_heat(heat, report) for _, heat in maps]

@@ -13,7 +13,7 @@ from profkit.names import short_kernel
 from profkit.present.tables.definition import Column, Table
 from profkit.renderers.html._options import Options
 from profkit.renderers.html._section import Section, fill
-from profkit.renderers.html._table import TABLE_SCRIPT, build_table, cell
+from profkit.renderers.html._table import TABLE_SCRIPT, build_table, cell, table_data
 from profkit.units import format_ns, format_number, format_share
 
 _WIDTH: Final = 860
@@ -142,7 +142,7 @@ def build_section(report: Report, options: Options) -> Section | None:
             **_draw(works, flops),
         ),
         scripts=(TABLE_SCRIPT, "roofline.js"),
-        data={"tables": {rows.id: rows.data}},
+        data=table_data(rows),
         figure=counted(len(works), "kernel" if report.summary.top_kernels else "operator"),
     )
 

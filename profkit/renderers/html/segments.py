@@ -12,13 +12,11 @@ from profkit.present.labels import source_line
 from profkit.present.memory_series import USE_LABELS
 from profkit.present.segment_blocks import SegmentBlocks, find_segment_blocks
 from profkit.renderers.html._options import Options
-from profkit.renderers.html._packed_columns import pack_columns
+from profkit.renderers.html._packed_columns import MAX_PLAIN, pack_columns
 from profkit.renderers.html._table import cell
 from profkit.units import format_bytes
 
 SCRIPTS: Final = ("canvas.js", "segments.js")
-_MAX_PLAIN_BLOCKS: Final = 500
-"""Blocks of a device that are not compressed."""
 
 USE_COLORS: Final = {label: f"--series-{number or 8}" for number, label in enumerate(USE_LABELS)}
 """The colour of each use, by its label; grey if it is unknown."""
@@ -62,7 +60,7 @@ def _pack_map(
                 blocks.use,
                 blocks.at + 1,
             ),
-            plain=n_blocks <= _MAX_PLAIN_BLOCKS,
+            plain=n_blocks <= MAX_PLAIN,
         ),
     }
 

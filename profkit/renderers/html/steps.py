@@ -11,7 +11,7 @@ from profkit.present.part_colors import color_of, is_idle
 from profkit.present.tables.step_tables import define_steps
 from profkit.renderers.html._options import Options
 from profkit.renderers.html._section import CHART_SCRIPT, Section, fill
-from profkit.renderers.html._table import TABLE_SCRIPT, build_table, cell
+from profkit.renderers.html._table import TABLE_SCRIPT, build_table, cell, table_data
 
 _SCRIPTS: Final = (TABLE_SCRIPT, CHART_SCRIPT, "stacked.js", "steps.js")
 
@@ -37,7 +37,7 @@ def build_section(report: Report, options: Options) -> Section | None:
             has_timeline=options.recording is not None,
         ),
         scripts=_SCRIPTS,
-        data={"tables": {rows.id: rows.data}, "steps": _build_chart(steps)},
+        data={**table_data(rows), "steps": _build_chart(steps)},
         figure=", ".join(filter(None, (counted(len(steps), "step"), step_range(report)))),
     )
 

@@ -24,7 +24,7 @@ from profkit.present.tables.work_tables import (
 )
 from profkit.renderers.html._options import Options
 from profkit.renderers.html._section import Section, fill
-from profkit.renderers.html._table import TABLE_SCRIPT, SortableTable, build_table
+from profkit.renderers.html._table import TABLE_SCRIPT, SortableTable, build_table, table_data
 
 
 def build_section(report: Report, options: Options) -> Section | None:
@@ -37,7 +37,7 @@ def build_section(report: Report, options: Options) -> Section | None:
         title="Tables",
         body=fill("tables.html.j2", tables=tables),
         scripts=(TABLE_SCRIPT,),
-        data={"tables": {table.id: table.data for table in tables}},
+        data=table_data(*tables),
         figure=counted(len(tables), "table"),
     )
 

@@ -26,7 +26,7 @@ from profkit.present.timeline import build_timeline
 from profkit.renderers.html._options import Options
 from profkit.renderers.html._packed_columns import pack_columns
 from profkit.renderers.html._section import Section, fill
-from profkit.renderers.html._table import TABLE_SCRIPT, SortableTable, build_table, cell
+from profkit.renderers.html._table import TABLE_SCRIPT, SortableTable, build_table, cell, table_data
 
 SCRIPTS: Final = (
     "canvas.js", "keys.js", "slices.js", "slice_colors.js", "lanes.js", "drags.js",
@@ -120,7 +120,7 @@ def build_section(report: Report, options: Options) -> Section | None:
         body=_fill_body(shown, levels, lanes),
         scripts=(TABLE_SCRIPT, *SCRIPTS),
         data={
-            "tables": {lanes.id: lanes.data},
+            **table_data(lanes),
             "timeline": build_drawing(shown, levels, options.base) | {"arguments": arguments},
         },
     )
