@@ -235,11 +235,17 @@ def _categorical(
     missing: int | None = None,
 ) -> Any:  # noqa: ANN401  (an array of pyarrow)
     """Return a column of texts by a dictionary; rows without a value have the index ``missing``."""
+    # Frames share files. pyarrow writes a dictionary with repetitions as if there were none, and
+    # not always with the same bytes. The last number is for rows without a value.
+    numbers: dict[str, int] = {}
+    distinct = [numbers.setdefault(plain_text(value), len(numbers)) for value in values]
     absent = None if missing is None else index == missing
-    indices = np.where(absent, 0, index) if absent is not None else index
+    row_numbers = np.array([*distinct, 0], dtype=np.int32)[
+        index if absent is None else np.where(absent, -1, index)
+    ]
+
     return pa.DictionaryArray.from_arrays(
-        pa.array(indices.astype(np.int32), mask=absent),
-        pa.array([plain_text(value) for value in values], pa.string()),
+        pa.array(row_numbers, mask=absent), pa.array(list(numbers), pa.string())
     )
 
 

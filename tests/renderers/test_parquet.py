@@ -147,3 +147,21 @@ def test_monitored_memory_is_a_table_of_samples(tmp_path: Path) -> None:
     live = studied.recording.context.live
     assert live is not None
     assert read(studied).column("step").to_pylist() == [sample.step for sample in live.samples]
+
+
+def test_a_text_of_many_rows_is_written_once(tmp_path: Path) -> None:
+    b = SnapshotBuilder()
+    for line in range(40):
+        with b.frame("/home/me/train.py", line + 1, "train"):
+            b.alloc(1 << 20)
+
+    studied = study(b.write(tmp_path / "memory.snapshot.pickle"))
+    products = {
+        render(studied.report, "parquet", table="blocks", recording=studied.recording)
+        for _ in range(3)
+    }
+    assert len(products) == 1
+
+    columns = pq.ParquetFile(io.BytesIO(*products)).metadata.row_group(0)
+    for place in range(columns.num_columns):
+        assert columns.column(place).has_dictionary_page, columns.column(place).path_in_schema
