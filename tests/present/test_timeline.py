@@ -15,7 +15,9 @@ from profkit.model.report import Report, Source, Summary
 from profkit.model.timeline import EVENT_LANES, Slices, Timeline
 from profkit.model.trace import RecordedWith
 from profkit.present import timeline as timeline_module
-from profkit.present.timeline import MAX_ROWS, build_timeline, find_event_lanes
+from profkit.present import timeline_lanes
+from profkit.present.timeline import MAX_ROWS, build_timeline
+from profkit.present.timeline_lanes import find_event_lanes
 from profkit.testing import TraceBuilder
 from tests.catalogue.random_programs import briefly, played, programs
 
@@ -162,7 +164,7 @@ def test_calls_too_deep_for_a_lane_are_counted_in_its_last_row(tmp_path: Path) -
 def test_the_numbers_of_lanes_and_names_are_limited(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(timeline_module, "MAX_LANES", 3)
+    monkeypatch.setattr(timeline_lanes, "MAX_LANES", 3)
     monkeypatch.setattr(timeline_module, "MAX_SITES", 4)
     b = TraceBuilder()
     for tid in range(9):
