@@ -123,7 +123,7 @@ def build_mutant(number: int) -> Mutant:
 def _as_json(tree: Any, rng: random.Random) -> bytes:  # noqa: ANN401  (any JSON value)
     text = json.dumps(tree, separators=rng.choice((None, (",", ":"))), ensure_ascii=True)
     number = rng.choice(("", "-")) + "7" * 5_000
-    return re.sub(f'"{_LONG_NUMBER}"', number, text).encode_live()
+    return re.sub(f'"{_LONG_NUMBER}"', number, text).encode()
 
 
 def _pickled(tree: Any, rng: random.Random) -> bytes:  # noqa: ANN401  (any plain data)
