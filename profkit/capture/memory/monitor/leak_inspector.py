@@ -4,7 +4,6 @@ An inspection scans all objects, so it is made only once growth is seen, and rar
 made while the program still runs, as the variables of its functions are gone at the end.
 """
 
-import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -16,7 +15,6 @@ from profkit.capture.memory.holders.attributes import full_name
 from profkit.capture.memory.holders.autograd_cycles import AutogradCycle
 from profkit.capture.memory.holders.autograd_graphs import (
     GraphWalk,
-    grad_fn_of,
     grad_fns_of,
     measure_graph,
     number_graphs,
@@ -24,18 +22,20 @@ from profkit.capture.memory.holders.autograd_graphs import (
 )
 from profkit.capture.memory.holders.forward_search import count_references
 from profkit.capture.memory.holders.garbage import Garbage, find_garbage
-from profkit.capture.memory.holders.untracked_containers import live_tensors
 from profkit.capture.memory.monitor.allocation_sites import AllocationSampler
+from profkit.capture.memory.monitor.example_tensors import (
+    choose_examples,
+    find_tensors,
+    shape_of,
+)
 from profkit.capture.memory.monitor.live_tensors import LiveStorage, LiveTensors, TensorKind
 from profkit.capture.memory.monitor.series import DeviceDtype
-from profkit.capture.process.objects import is_exactly, no_torch_function
+from profkit.capture.process.objects import no_torch_function
 from profkit.capture.source.user_code import Place, Stack
 from profkit.dataclass import dataclass
 from profkit.model.live_memory import Chain, Graph, TensorShape
 from profkit.readers.process_memory import garbage_collection_paused
 
-_EXAMPLES: Final = 3
-"""Tensors of a group whose holders are searched: the newest, a middle one, the oldest."""
 _MAX_GROUPS: Final = 8
 """Groups inspected, those with the most bytes first."""
 _MAX_CHAINS: Final = 3
@@ -160,9 +160,9 @@ class LeakInspector:
                 if storage.tensor is not None
             )
 
-            tensor_on = _find_tensors(members)
+            tensor_on = find_tensors(members.values())
             chosen = {
-                group: _choose_examples(storages, tensor_on) for group, storages in members.items()
+                group: choose_examples(storages, tensor_on) for group, storages in members.items()
             }
             targets = [tensor for examples in chosen.values() for tensor in examples]
             skip = {id(tensor_on), id(targets), id(chosen), *map(id, chosen.values())}
@@ -255,7 +255,7 @@ class LeakInspector:
             inspection = Inspection(
                 self._step,
                 stack,
-                _shape(deepest),
+                shape_of(deepest),
                 storage.bytes,
                 type=type_name,
                 chains=held_by[chosen],
@@ -391,7 +391,7 @@ class LeakInspector:
         return Inspection(
             self._step,
             stack,
-            _shape(newest),
+            shape_of(newest),
             0 if storage is None else storage[1],
             type=full_name(type(newest)),
             chains=chains,
@@ -467,83 +467,3 @@ def _find_cycle(ids: set[int], garbage: list[Garbage], cycle: tuple[str, ...]) -
     if of_python is not None:
         return of_python
     return cycle or (garbage[0].cycle if garbage else ())
-
-
-_Members = Mapping[SiteGroup, list[tuple[int, LiveStorage]]]
-
-
-def _find_tensors(members: _Members) -> dict[int, Any]:
-    """Find a tensor on each storage of some groups, by the storage's address.
-
-    All objects are searched only for groups whose known tensors are all gone, and for storages of
-    which only a view is known: what retains the whole of it is what grows.
-    """
-    tensor_on: dict[int, Any] = {}
-    wanted: set[int] = set()
-    for storages in members.values():
-        known_tensors = {
-            address: tensor
-            for address, storage in storages
-            if storage.tensor is not None and (tensor := storage.tensor()) is not None
-        }
-        tensor_on.update(known_tensors)
-        wanted.update(address for address, tensor in known_tensors.items() if _is_part(tensor))
-        if not known_tensors:
-            wanted.update(address for address, _ in storages)
-
-    if wanted:
-        tensor_on.update(_select_tensors(live_tensors(), wanted))
-    return tensor_on
-
-
-def _select_tensors(tensors: list[Any], wanted: set[int]) -> dict[int, Any]:
-    """Select a tensor on each wanted storage: one with a graph, the largest, the last created.
-
-    A node's saved output is a tensor of its own, without a graph, and becomes a Python object when
-    a walk reads it. It shares the storage of the output that the program has, whose holder is
-    wanted. That of a view is not, if something has the whole.
-    """
-    tensor_on: dict[int, Any] = {}
-    ranks: dict[int, tuple[bool, int]] = {}
-    for tensor in tensors:
-        storage = storage_of(tensor)
-        if storage is None or storage[0] not in wanted:
-            continue
-        rank = grad_fn_of(tensor) is not None, _n_bytes(tensor)
-        if rank >= ranks.get(storage[0], rank):
-            ranks[storage[0]], tensor_on[storage[0]] = rank, tensor
-    return tensor_on
-
-
-def _is_part(tensor: Any) -> bool:  # noqa: ANN401
-    """Return whether a tensor is a view of a part of its storage."""
-    storage = storage_of(tensor)
-    return storage is not None and 0 < _n_bytes(tensor) < storage[1]
-
-
-def _n_bytes(tensor: Any) -> int:  # noqa: ANN401
-    """Return the bytes of a tensor's elements; 0 for a subclass, which may compute its shape."""
-    shape = _shape(tensor)
-    return 0 if shape.dims is None else shape.element_bytes * math.prod(shape.dims)
-
-
-def _choose_examples(
-    storages: list[tuple[int, LiveStorage]], tensor_on: dict[int, Any]
-) -> list[Any]:
-    """Choose a few tensors of a group, the newest first."""
-    by_age = sorted(
-        (storage.first_step, address) for address, storage in storages if address in tensor_on
-    )
-    ranks = sorted({len(by_age) - 1, len(by_age) // 2, 0} - {-1}, reverse=True)[:_EXAMPLES]
-    return [tensor_on[by_age[rank][1]] for rank in ranks if by_age]
-
-
-def _shape(tensor: Any) -> TensorShape:  # noqa: ANN401
-    """Return the shape of a tensor, without dimensions for a subclass, which may compute them."""
-    import torch
-
-    base: Any = torch.Tensor
-    dtype = base.dtype.__get__(tensor)
-    is_plain = is_exactly(tensor, base, torch.nn.Parameter)
-    dims = tuple(base.size(tensor)) if is_plain else None
-    return TensorShape(str(dtype).removeprefix("torch."), dims, dtype.itemsize)
