@@ -16,7 +16,7 @@ names = {name.partition(".")[0] for name in sys.modules}
 print(sorted(names & {"numpy", "pandas", "torch", "rich", "msgspec", "isal", "jinja2"}))
 print([name for name in sys.modules if name.startswith("profkit.")])
 """
-MAX_OWN_MODULES = 28
+MAX_OWN_MODULES = 29
 """Of some 350; each takes a millisecond or more."""
 
 
@@ -125,7 +125,7 @@ def test_an_analysis_imports_what_a_trace_and_its_format_need(tmp_path: Path) ->
     of_rules = [
         name for name in own_modules if re.match(r"profkit\.(detectors|engine\.families)\b", name)
     ]
-    assert len(own_modules) - len(of_rules) <= 265
+    assert len(own_modules) - len(of_rules) <= 275
     assert not every & {"pandas", "torch", "jinja2", "dask", "distributed", "multiprocessing"}
     assert not every & {"numpy.ma", "importlib.metadata", "concurrent.futures"}
     assert not every & {"profkit.api", "profkit.budgets.check", "profkit.engine.job"}
