@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from profkit.analysis.options import DEFAULT_OPTIONS, AnalysisOptions
-from profkit.arguments import is_number
 from profkit.dataclass import dataclass
 from profkit.errors import UsageError
 from profkit.folders import working_folder
@@ -142,6 +141,7 @@ class _Reader:
         return value
 
     def _check_peaks(self, key: str, tables: object) -> dict[str, dict[str, float]]:
+        from profkit.arguments import is_number
         from profkit.index.compute.peaks import PEAK_FIGURES
 
         if not isinstance(tables, dict):
@@ -173,6 +173,8 @@ class _Reader:
         return tuple(value)
 
     def _check_thresholds(self, key: str, tables: dict[str, Any], rule: "Rule") -> dict[str, float]:
+        from profkit.arguments import is_number
+
         defaults = {threshold.name: threshold.default for threshold in fields(rule.Thresholds)}
         table: dict[str, float] = tables[rule.INFO.name]
         self._check_keys(key, table, list(defaults), "threshold")
