@@ -94,7 +94,7 @@ def test_the_first_sentence_names_the_capture_and_no_slow_launches(tmp_path: Pat
     report = analyze(program(captures=True).write(tmp_path / "t.json"), strict=True)
     text = headline(report)
     assert text.startswith(
-        "The first step takes 10.5 ms, 10.0 ms of it while a CUDA graph is captur"
+        "The first step takes 10.5 ms, 9.97 ms of it while a CUDA graph is captur"
     )
     assert "busy 96% of each later 560 µs step, nearly all with matrix products." in text
     assert "too slowly" not in text
