@@ -57,10 +57,15 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     # Lines may also come from another step that was recorded with stacks.
     if ctx.has_lines:
         return
+    capture = ctx.trace.capture
+    reason = capture.no_stacks_reason if capture is not None else ""
+    why = f", as {reason}" if reason else ""
     yield INFO.finding(
         confidence="high",
-        message="No Python stacks were recorded, so findings name operators and no source lines.",
-        fix=_suggest_fix(ctx),
+        message=(
+            f"No Python stacks were recorded{why}: findings name operators and no source lines."
+        ),
+        fix="For source lines, record a run without it." if reason else _suggest_fix(ctx),
     )
 
 

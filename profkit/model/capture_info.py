@@ -370,6 +370,7 @@ class CaptureInfo:
         unused_gradients: Modules of a recorded step whose gradients no optimizer uses; empty also
             without stacks.
         unused_gpus: Names of the machine's GPUs that the program may use, if it has used none.
+        no_stacks_reason: Why no stacks could be recorded, in a clause, or empty.
     """
 
     version: str
@@ -402,3 +403,4 @@ class CaptureInfo:
     loader_workers: LoaderWorkers | None = None
     unused_gpus: list[str] = field(default_factory=list)
     unused_gradients: list[UnusedGradients] = field(default_factory=list)
+    no_stacks_reason: str = ""

@@ -45,6 +45,17 @@ def test_a_recording_of_profkit_is_not_told_to_use_profkit(
     assert "profkit run`" not in finding.fix
 
 
+def test_what_kept_stacks_from_being_recorded_is_what_to_leave_out(found: Found) -> None:
+    reason = "the program uses a Python profiler itself (cProfile)"
+    capture = CaptureInfo(version="0", name="train", steps="optimizer", no_stacks_reason=reason)
+    b = TraceBuilder(capture=capture)
+    with b.step():
+        b.compute("aten::mm", 1_000)
+    (finding,) = found(b, RULE)
+    assert f"as {reason}: findings" in finding.message
+    assert finding.fix == "For source lines, record a run without it."
+
+
 def test_a_recording_with_lines_is_not_reported(found: Found) -> None:
     b = TraceBuilder(stacks=True)
     with b.frame("train.py", 10, "train_step"):

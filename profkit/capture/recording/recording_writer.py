@@ -41,6 +41,7 @@ class RecordingWriter:
             unknown.
         steps: What a step is.
         sampled: What was sampled of a run, once it is written; or None.
+        no_stacks_reason: Why no stacks could be recorded, in a clause, or empty.
     """
 
     def __init__(self, name: str, options: Options, steps: StepKind) -> None:
@@ -48,6 +49,7 @@ class RecordingWriter:
         self.flight: str | None = None
         self.needs_lines = options.stacks and options.ops and name not in _known_lines
         self.sampled: Callable[[], SampledTime | None] | None = None
+        self.no_stacks_reason = ""
         self._name = name
         self._options = options
         self.steps: StepKind = steps
@@ -110,6 +112,7 @@ class RecordingWriter:
                 sampled=None if self.sampled is None else self.sampled(),
                 loader_workers=worker_samples.read(),
                 unused_gradients=self._unused_gradients,
+                no_stacks_reason=self.no_stacks_reason,
             )
             if lines is not None:
                 info = replace(info, lines=lines.ops, paths=lines.paths, libraries=lines.libraries)

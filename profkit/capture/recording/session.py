@@ -470,24 +470,19 @@ class Session:
         with self._guarded("recording stopped."):
             self._windows.close_region()
             self._do(RecorderEvent.YIELD_STACKS)
-        self._warn_of_no_lines(name)
+        self._warn_of_no_lines(_describe_python_profiler(name))
 
     def _warns_without_stacks(self) -> bool:
         """Return whether stacks cannot be recorded now, and say why."""
-        obstacle = find_stacks_obstacle()
-        if obstacle:
-            console.warn(f"{obstacle}, so “{self.name}” has no source lines.")
-            return True
-        name = program_profilers.find_python_profiler()
-        if name:
-            self._warn_of_no_lines(name)
-        return bool(name)
+        reason = find_stacks_obstacle()
+        profiler = program_profilers.find_python_profiler()
+        if reason or profiler:
+            self._warn_of_no_lines(reason or _describe_python_profiler(profiler))
+        return bool(reason or profiler)
 
-    def _warn_of_no_lines(self, name: str) -> None:
-        console.warn(
-            f"the program uses a Python profiler itself ({name}), so “{self.name}” has no "
-            "source lines."
-        )
+    def _warn_of_no_lines(self, reason: str) -> None:
+        self.writer.no_stacks_reason = reason
+        console.warn(f"{reason}, so “{self.name}” has no source lines.")
 
     @contextlib.contextmanager
     def _guarded(self, failure: str, *, is_short: bool = False) -> Iterator[None]:
@@ -506,6 +501,10 @@ class Session:
                 console.warn(failure, _with_hint(error))
             finally:
                 sessions.spent_ns += time.thread_time_ns() - began_ns
+
+
+def _describe_python_profiler(name: str) -> str:
+    return f"the program uses a Python profiler itself ({name})"
 
 
 def _require_safe_point() -> None:
