@@ -16,7 +16,7 @@ NOW = {
     "analysis": BEYOND._replace(comments=20, verbless=0.08),  # the public name `study`
     "budgets": BEYOND._replace(comments=16.5),
     "capture": BEYOND._replace(comments=17.5, verbless=0.03),  # `trace`; names in recordings
-    "cli": BEYOND._replace(comments=17, verbless=0.03),  # `main`
+    "cli": BEYOND._replace(comments=17),
     "comparison": BEYOND,
     "detectors": PageStyle(0.00, 0.000, 19.6, 0.00, 0.01, 0),
     "engine": AIM._replace(comments=12),
