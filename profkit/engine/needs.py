@@ -13,6 +13,7 @@ from profkit.engine.context import Context
 from profkit.engine.job_context import JobContext
 from profkit.index.runtime_calls import CUDA as CUDA_CALLS
 from profkit.index.runtime_calls import HIP
+from profkit.model.torch_names import RECORD_SHAPES
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,7 @@ DEVICE_WORK: Final = Need(
 SHAPES: Final = Need(
     name="input shapes",
     reason="The shapes of operators' inputs were not recorded.",
-    remedy="Record with `profkit.trace` or `record_shapes=True`.",
+    remedy=f"Record with `profkit.trace` or `{RECORD_SHAPES}`.",
     is_met=lambda ctx: len(ctx.events.input_dims.rows) > 0,
     requires=(OPERATORS,),
 )

@@ -114,7 +114,8 @@ class Summary:
         window_ns: From the start of the first event to the end of the last.
         devices: The devices that ran work, by ordinal.
         steps: The steps, in order.
-        top_kernels: Kernels by total time, then name.
+        top_kernels: Kernels by total time, then name; :func:`profkit.present.facts.busiest_kernels`
+            has them by their time per step.
         top_ops: Operators by total time, then name.
         categories: Time by kind of work, the longest first.
         modules: The tree of modules in depth-first order, of siblings the one with the most time

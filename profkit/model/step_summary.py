@@ -1,6 +1,13 @@
 """The steps of a report, and the parts of their time."""
 
+from typing import Final
+
 from profkit.dataclass import dataclass
+
+IDLE: Final = "idle-"
+"""The beginning of the kinds of idle time; the cause follows."""
+UNRECORDED: Final = "unrecorded"
+"""The kind of a device's work that is not in the recording."""
 
 
 @dataclass(frozen=True)
@@ -90,6 +97,16 @@ class TimePart:
         """Nanoseconds per step, or of the whole recording without steps."""
         return self.ns if self.per_step_ns is None else self.per_step_ns
 
+    @property
+    def is_idle(self) -> bool:
+        """Return whether no device was busy, for a cause that the kind names."""
+        return self.kind.startswith(IDLE)
+
+
+def is_wait(kind: str) -> bool:
+    """Return whether no device, or without devices no operator, worked in a part of some kind."""
+    return kind.startswith(IDLE) or kind in {"data", "python"}
+
 
 @dataclass(frozen=True)
 class Breakdown:
@@ -127,5 +144,5 @@ class Breakdown:
         """Return the share in which any device ran recorded work; None for parts of the host."""
         if not self.on_device:
             return None
-        without_work = ("idle-", "unrecorded")
-        return sum(part.share for part in self.parts if not part.kind.startswith(without_work))
+        parts = [part for part in self.parts if not part.is_idle and part.kind != UNRECORDED]
+        return sum(part.share for part in parts)

@@ -14,6 +14,9 @@ from typing import Final
 
 from profkit.patterns import regex
 
+RECORD_SHAPES: Final = "record_shapes=True"
+"""What a user passes to ``torch.profiler.profile`` to record the shapes of inputs."""
+
 STEP_PREFIX: Final = "ProfilerStep#"
 STEP: Final = regex(r"^ProfilerStep#?\s*\d+$")
 """One step of ``torch.profiler``; old versions wrote it without ``#``."""

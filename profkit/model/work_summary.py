@@ -91,7 +91,7 @@ class KernelSummary:
         n_calls: Number of calls.
         total_ns: Sum of their durations.
         mean_ns: ``total_ns`` divided by ``n_calls``, rounded.
-        share: ``total_ns`` as a share of the sum over all kernels.
+        share: ``total_ns`` as a share of the sum over all kernels, and not of the step.
         op: The operator that launched most of its time, or None.
         module: The ``nn.Module`` that launched most of its time, or None.
         location: The source line that launched most of its time, or None.

@@ -12,24 +12,14 @@ from profkit.model.report import Report
 from profkit.model.torch_names import DEVICE_OPERATOR
 from profkit.model.work_summary import FunctionSummary, SampledSummary
 from profkit.names import short_path, visible
+from profkit.present.idle_causes import idle_text
 from profkit.units import format_bytes, format_ns, format_share
 
-_IDLE_CAUSES: Final = {
-    "idle-sync": "host blocked in a sync",
-    "idle-data": "waiting for data",
-    "idle-allocator": "waiting for memory allocation",
-    "idle-overhead": "profiler overhead",
-    "idle-host": "waiting for CPU launches",
-    "idle-launch": "launch latency",
-    "idle-device": "between queued kernels",
-    "idle-unknown": "unknown cause",
-}
 _LABELS: Final = {
     "compute": "compute",
     "communication": "exposed communication",
     "copy": "copies and fills",
     "unrecorded": "unrecorded GPU work",
-    **{kind: f"GPU idle: {cause}" for kind, cause in _IDLE_CAUSES.items()},
     "operators": "operators",
     "backward": "backward",
     "optimizer": "optimizer",
@@ -48,12 +38,10 @@ _NO_TIME_HERE: Final = "no time in this recording"
 
 def part_label(kind: str) -> str:
     """Return the label of a part of the step time, by its kind as in ``TimePart``."""
-    return _LABELS.get(kind, visible(kind))
-
-
-def idle_explanation(kind: str) -> str:
-    """Return the cause of a device's idle time: ``waiting for data`` for ``idle-data``."""
-    return _IDLE_CAUSES.get(kind, part_label(kind))
+    idle = idle_text(kind)
+    return (
+        f"GPU idle: {visible(idle.label)}" if idle is not None else _LABELS.get(kind, visible(kind))
+    )
 
 
 def device_noun(report: Report) -> str:

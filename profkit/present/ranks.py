@@ -10,6 +10,7 @@ from profkit.model.job import (
     Lateness,
 )
 from profkit.model.report import Report
+from profkit.model.torch_names import RECORD_SHAPES
 from profkit.names import short_path
 from profkit.present.document import (
     Block,
@@ -37,12 +38,12 @@ _REASONS: Final = {
     "different": "of different kinds, types or sizes",
     "ends-apart": "that do not run or end together",
     "unknown-peer": (
-        "of send and receive without their other rank, which `record_shapes=True` records"
+        f"of send and receive without their other rank, which `{RECORD_SHAPES}` records"
     ),
 }
 _REMEDIES: Final = {
     "no-counterpart": ": record the same steps on all ranks",
-    "unknown-peer": ": record sends and receives with `record_shapes=True`",
+    "unknown-peer": f": record sends and receives with `{RECORD_SHAPES}`",
 }
 _ENOUGH_MATCHED: Final = 0.8
 """With a lower share of matched calls, the rank that is mostly the last is not reported."""

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from profkit.model.report import Report
-from profkit.model.step_summary import Breakdown
+from profkit.model.step_summary import Breakdown, is_wait
 from profkit.present.critical_path import (
     large_lines,
     main_kinds,
@@ -31,7 +31,7 @@ from profkit.present.labels import (
     part_label,
     step_range,
 )
-from profkit.present.part_colors import color_number, is_idle
+from profkit.present.part_colors import color_number
 from profkit.present.renderer import ReadersOptions
 from profkit.present.tables.path_tables import define_path_lines
 from profkit.present.tables.screen import lay_out_table
@@ -56,7 +56,7 @@ def build_time_section(report: Report) -> Iterator[DocumentSection]:
     for part in breakdown.parts:
         if part.ns:
             kind, time = _part_kind(part.kind), format_ns(part.mean_ns)
-            color, hatched = color_number(part.kind), is_idle(part.kind)
+            color, hatched = color_number(part.kind), is_wait(part.kind)
             label = part_label(part.kind)
             parts.append(Part(label, kind, color, hatched, time, part.share, start))
         start += part.share
@@ -70,7 +70,7 @@ def build_time_section(report: Report) -> Iterator[DocumentSection]:
 
 
 def _part_kind(kind: str) -> PartKind:
-    return "idle" if is_idle(kind) else _WORK.get(kind, "host")
+    return "idle" if is_wait(kind) else _WORK.get(kind, "host")
 
 
 def _time_figures(report: Report, breakdown: Breakdown) -> str:

@@ -11,7 +11,8 @@ import pytest
 
 import profkit
 from profkit.model.device_summary import IdleCause
-from profkit.present.part_colors import SERIES, color_number, is_idle
+from profkit.model.step_summary import is_wait
+from profkit.present.part_colors import SERIES, color_number
 
 PACKAGE = Path(profkit.__file__).parent
 STYLE: Final = PACKAGE / "renderers" / "html" / "style.css"
@@ -85,5 +86,5 @@ def test_no_two_parts_of_a_bar_are_drawn_alike() -> None:
     on_device += ["compute", "communication", "copy", "unrecorded"]
     on_host = ["operators", "backward", "optimizer", "communication", "data", "python"]
     for kinds in (on_device, on_host):
-        drawn = [(color_number(kind), is_idle(kind)) for kind in kinds]
+        drawn = [(color_number(kind), is_wait(kind)) for kind in kinds]
         assert len(set(drawn)) == len(kinds)

@@ -20,7 +20,7 @@ from profkit.index.intervals import (
 )
 from profkit.index.runtime_calls import rows_named
 from profkit.model.events import Category, EventTable, Int64s
-from profkit.model.step_summary import Breakdown, StepPart, TimePart
+from profkit.model.step_summary import IDLE, Breakdown, StepPart, TimePart, is_wait
 from profkit.model.torch_names import BACKWARD, OPTIMIZER
 
 
@@ -38,7 +38,7 @@ def partition_time(window: Intervals, parts: Mapping[str, Intervals]) -> dict[st
         time_by_kind[kind] = intersect(remaining, covered)
         remaining = subtract(remaining, covered)
 
-    remainder = "idle-host" if "compute" in parts else "python"
+    remainder = f"{IDLE}host" if "compute" in parts else "python"
     time_by_kind[remainder] = unite(time_by_kind.get(remainder, EMPTY), remaining)
     return time_by_kind
 
@@ -121,7 +121,7 @@ def split_device(
     for cause in (*HOST_CAUSES, "host", "launch", "device", "unknown"):
         within = unite_all(causes[cause] for causes in by_cause)
         outside = subtract(host.get(cause, EMPTY), spans)
-        parts[f"idle-{cause}"] = subtract(unite(within, outside), busy)
+        parts[f"{IDLE}{cause}"] = subtract(unite(within, outside), busy)
     return parts
 
 
@@ -156,4 +156,4 @@ def _exclude_closures(optimizer: Intervals, backward: Intervals) -> Intervals:
 
 def _work_then_idle(part: tuple[str, int]) -> tuple[bool, int, str]:
     kind, ns = part
-    return kind.startswith("idle-") or kind in {"data", "python"}, -ns, kind
+    return is_wait(kind), -ns, kind

@@ -8,11 +8,12 @@ from profkit.dataclass import dataclass
 from profkit.engine.families.sampled_texts import call_text
 from profkit.engine.wording import listed
 from profkit.model.report import Report
-from profkit.model.step_summary import TimePart
+from profkit.model.step_summary import UNRECORDED, TimePart
 from profkit.model.torch_names import SYNCHRONIZE_BUILTIN
 from profkit.names import visible
 from profkit.present.critical_path import main_share
-from profkit.present.labels import device_noun, idle_explanation
+from profkit.present.idle_causes import idle_text
+from profkit.present.labels import device_noun
 from profkit.present.limiters.candidates import MAJORITY, Candidate, Cause
 from profkit.present.limiters.lines import (
     PYTHON,
@@ -25,7 +26,6 @@ from profkit.present.limiters.start import find_captured_time
 from profkit.present.limiters.window import MIN_SHARE, NEARLY_ALL, Window
 from profkit.units import format_count, format_ns, format_share
 
-_IDLE: Final = "idle-"
 _ON_HOST: Final = ("operator", *PYTHON)
 _MIN_UNRECORDED_SHARE: Final = 0.05
 """Less unrecorded work of a device is not in the headline."""
@@ -36,19 +36,6 @@ _CAPTURED: Final = "because a CUDA graph is being captured, which runs nothing"
 _MAIN_WORK: Final = {
     "communication": (Cause.COMMUNICATION, "collectives that nothing overlaps"),
     "copy": (Cause.COPIES, "copies and fills that nothing overlaps"),
-}
-_WAITS: Final = {
-    "idle-data": "for data",
-    "idle-host": "for launches",
-    "idle-allocator": "for memory allocation",
-}
-_IDLE_REASONS: Final = {
-    "idle-sync": "because the host waits for its results before it launches more",
-    "idle-data": "because it waits for data",
-    "idle-overhead": "because of the profiler itself",
-    "idle-launch": "from launches to the starts of their kernels",
-    "idle-device": "between kernels that are launched already",
-    "idle-unknown": "for a cause that the recording does not show",
 }
 _CATEGORIES: Final = {
     "matmul": "matrix products",
@@ -65,7 +52,7 @@ _CATEGORIES: Final = {
 
 def find_device_candidates(window: Window) -> Iterator[Candidate]:
     """Yield what the device works on, and what it waits for."""
-    lost = window.find_part("unrecorded")
+    lost = window.find_part(UNRECORDED)
     if lost is not None and lost.share >= _MIN_UNRECORDED_SHARE:
         sentence = _describe_unrecorded_work(window.report, lost)
         yield Candidate(Cause.UNRECORDED, lost.share, sentence)
@@ -114,8 +101,7 @@ class _DeviceWait:
 
 def _idle_shares(window: Window) -> dict[str, float]:
     """Return the share of the time in which the device is idle, by kind of idle time."""
-    parts = window.breakdown.parts
-    return {part.kind: part.share for part in parts if part.kind.startswith(_IDLE)}
+    return {part.kind: part.share for part in window.breakdown.parts if part.is_idle}
 
 
 def _find_main_wait(window: Window) -> _DeviceWait | None:
@@ -130,8 +116,9 @@ def _find_main_wait(window: Window) -> _DeviceWait | None:
     captured_share = captured_ns / window.breakdown.total_ns
     if captured_share >= MAJORITY * sum(idle.values()):
         return _DeviceWait(Cause.CAPTURE, kind, captured_share, _CAPTURED)
-    if kind in _IDLE_REASONS:
-        return _DeviceWait(Cause.IDLE, kind, idle[kind], _IDLE_REASONS[kind])
+    text = idle_text(kind)
+    if text is not None and text.reason:
+        return _DeviceWait(Cause.IDLE, kind, idle[kind], text.reason)
     occupation = _find_host_occupation(window, kind)
     if occupation is not None:
         return _DeviceWait(Cause.IDLE, kind, idle[kind], f"because the host {occupation}")
@@ -202,19 +189,23 @@ def _find_work(window: Window, wait: _DeviceWait | None) -> Iterator[Candidate]:
     # A short wait is no part of the sentence.
     waits = ""
     if wait is not None and wait.share >= MIN_SHARE:
-        share = format_share(wait.share)
-        unknown = f"is idle {share}: {idle_explanation(wait.kind)}"
-        known = _WAITS.get(wait.kind)
-        has_comma = kinds or window.breakdown.per_step_ns is None
         where = _describe_longest_wait(window, wait)
-        text = f"waits {share} {known}{where}" if known else unknown
-        waits = f"{',' if has_comma else ''} and {text}"
+        has_comma = kinds or window.breakdown.per_step_ns is None
+        waits = f"{',' if has_comma else ''} and {_describe_wait(wait)}{where}"
 
     busy_share = window.breakdown.busy_share
     work_share = longest.share if busy_share is None else busy_share
     busy = f"{_devices(window.report)} busy {format_share(work_share)} of {window.describe()}"
     others = _describe_other_work(part for part in work if part is not longest)
     yield Candidate(cause, work_share, f"{busy}{kinds}{waits}.{others}")
+
+
+def _describe_wait(wait: _DeviceWait) -> str:
+    """Return ``waits 34% for data``, or ``is idle 12%: launch latency``."""
+    share, text = format_share(wait.share), idle_text(wait.kind)
+    if text is None or not text.waits_for:
+        return f"is idle {share}: {text.label if text is not None else wait.kind}"
+    return f"waits {share} {text.waits_for}"
 
 
 def _describe_longest_wait(window: Window, wait: _DeviceWait) -> str:

@@ -159,6 +159,7 @@ def describe_sampled_function(report: Report) -> str:
     Where no stacks were recorded, those that were sampled tell more than the names of regions.
     """
     sampled = report.summary.sampled
+    # A few samples are chance.
     if sampled is None or n_running(sampled) < MIN_SAMPLES:
         return ""
     function = next((function for function in sampled.functions if function.location.file), None)

@@ -5,7 +5,7 @@ from typing import Final
 from profkit.dataclass import dataclass
 from profkit.model.device_summary import DEVICE_TIMES, DeviceSummary, IdleTime
 from profkit.model.report import Report
-from profkit.present.labels import idle_explanation
+from profkit.present.idle_causes import IDLE_CAUSES
 from profkit.present.tables.columns import CALLED_PER_STEP, CALLS
 from profkit.present.tables.definition import Column, Table
 
@@ -37,7 +37,7 @@ _IDLE_COLUMNS: Final = (
     Column("text", "cause", value="idle.cause"),
     Column(
         "text", "", "cause", "what the host did meanwhile",
-        value=lambda cause: idle_explanation(f"idle-{cause.idle.cause}"),
+        value=lambda cause: IDLE_CAUSES[cause.idle.cause].label,
     ),
     Column("ns", "ns", "idle", value="idle.ns"),
     Column("share", "", "share", "of the device's span", value="span_share"),

@@ -23,6 +23,15 @@ PROCESS_LABELS: Final = "process_labels"
 PROCESS_ORDER: Final = "process_sort_index"
 THREAD_ORDER: Final = "thread_sort_index"
 
+FLAGS: Final = {
+    "stacks": "with_stack",
+    "shapes": "record_shapes",
+    "memory": "profile_memory",
+    "modules": "with_modules",
+    "flops": "with_flops",
+}
+"""The keys of the profiler's options, by their names in ``RecordedWith``."""
+
 
 def quote(key: str) -> bytes:
     """Return a key as the text of a trace has it."""

@@ -102,14 +102,7 @@ def recorded_with(header: Header, *, has_stacks: bool, has_memory: bool) -> Reco
     Kineto writes a flag only if it is set, so a flag that is missing from a file with others was
     off. Stacks or memory found in the events were recorded whatever the flags say.
     """
-    names = {
-        "stacks": "with_stack",
-        "shapes": "record_shapes",
-        "memory": "profile_memory",
-        "modules": "with_modules",
-        "flops": "with_flops",
-    }
-    values = {name: _value(header, key, int, None) for name, key in names.items()}
+    values = {name: _value(header, key, int, None) for name, key in keys.FLAGS.items()}
     flags = {name: None if value is None else bool(value) for name, value in values.items()}
 
     # A file without any flag may be of a version that writes none.

@@ -9,10 +9,11 @@ from jinja2 import Environment
 from markupsafe import Markup
 
 from profkit.dataclass import dataclass
+from profkit.model.step_summary import is_wait
 from profkit.present.glossary import GLOSSARY
 from profkit.present.labels import part_label
 from profkit.present.markup import environment
-from profkit.present.part_colors import color_of, is_idle
+from profkit.present.part_colors import color_of
 
 CHART_SCRIPT: Final = "chart.js"
 """Scripts that draw charts need this one before them."""
@@ -51,7 +52,7 @@ def fill(template: str, **values: object) -> Markup:
 def _environment() -> Environment:
     templates = environment(_PACKAGE)
     templates.globals["term"] = term
-    templates.filters |= {"color": color_of, "is_idle": is_idle, "part_label": part_label}
+    templates.filters |= {"color": color_of, "is_wait": is_wait, "part_label": part_label}
     return templates
 
 

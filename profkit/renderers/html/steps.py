@@ -5,9 +5,9 @@ from typing import Any, Final
 
 from profkit.engine.wording import counted
 from profkit.model.report import Report
-from profkit.model.step_summary import StepSummary
+from profkit.model.step_summary import StepSummary, is_wait
 from profkit.present.labels import part_label, step_range
-from profkit.present.part_colors import color_of, is_idle
+from profkit.present.part_colors import color_of
 from profkit.present.tables.step_tables import define_steps
 from profkit.renderers.html._options import Options
 from profkit.renderers.html._section import CHART_SCRIPT, Section, fill
@@ -53,7 +53,7 @@ def stacked_series(kinds: Sequence[str], bars: Sequence[Mapping[str, int]]) -> l
         {
             "label": part_label(kind),
             "color": color_of(kind),
-            "isIdle": is_idle(kind),
+            "isIdle": is_wait(kind),
             "ns": [parts.get(kind, 0) for parts in bars],
         }
         for kind in kinds
