@@ -72,6 +72,7 @@ PUBLISHED = {
     "KER016": "unused-gradients",
     "KER017": "double-precision",
     "KER018": "pairwise-broadcast",
+    "KER019": "one-hot-product",
     "MEM001": "unfreed-tensors",
     "MEM002": "allocator-churn",
     "MEM003": "retained-graph",
