@@ -69,6 +69,8 @@ class Thresholds:
             differ more, a long first one means nothing.
         max_cold_share: Share of the excess that setting up libraries and compiling take, from which
             they explain it.
+        max_delayed_share: Share of the recording in which the thread had no core, from which steps
+            differ by chance.
     """
 
     min_steps_count: int = 3
@@ -76,6 +78,7 @@ class Thresholds:
     min_excess_ns: int = 1_000_000
     max_spread_share: float = 1.4
     max_cold_share: float = 0.5
+    max_delayed_share: float = 0.1
 
 
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
@@ -83,6 +86,11 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     starts, ends = windows(ctx)
     lengths = ends - starts
     if len(lengths) < thresholds.min_steps_count:
+        return
+    # A step may be long because other programs took its core, which busy-machine reports.
+    capture = ctx.trace.capture
+    cpu = None if capture is None else capture.cpu
+    if cpu is not None and cpu.delayed_share >= thresholds.max_delayed_share:
         return
 
     # Where the other steps differ as much, the first one is not special.

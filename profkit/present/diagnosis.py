@@ -13,7 +13,14 @@ from profkit.model.finding import Finding
 from profkit.model.report import Report
 from profkit.model.work_summary import FunctionSummary
 from profkit.names import visible
-from profkit.present.labels import at_place, cost_share, cost_text, inline_title, is_on_cpu
+from profkit.present.labels import (
+    at_place,
+    cost_share,
+    cost_text,
+    inline_title,
+    is_free,
+    is_on_cpu,
+)
 from profkit.present.limiters import (
     MAJORITY,
     Candidate,
@@ -44,6 +51,8 @@ _MIN_STEPS_SHARE: Final = 0.5
 """If steps cover less of the recording, the headline says so."""
 _NOTHING_RECORDED: Final = "nothing-recorded"
 _BUSY_MACHINE: Final = "busy-machine"
+_MIN_DISTORTING_SHARE: Final = 0.4
+"""A thread without a core for so long waits within single operators: their shares are chance."""
 _SLOWING_STEPS: Final = "slowing-steps"
 _UNUSED_GPU: Final = "unused-gpu"
 _WARM_UP: Final = "Warm up before you record, to see what the program does from then on."
@@ -164,7 +173,8 @@ def _faults(report: Report) -> Iterator[str]:
     for fault in faults:
         share = fault.evidence.get("delayed_share")
         if fault.name == _BUSY_MACHINE and isinstance(share, float):
-            yield f"{fault.title} for {format_share(share)} of the recording: times are inflated."
+            what = "times and shares" if share >= _MIN_DISTORTING_SHARE else "times"
+            yield f"{fault.title} for {format_share(share)} of the recording: {what} are inflated."
 
     others = [fault for fault in faults if fault.name != _BUSY_MACHINE]
     if others:
@@ -272,11 +282,10 @@ def _without_costs(diagnosis: _Diagnosis) -> str:
         breakdown = report.summary.breakdown
         whole = "step time" if breakdown and breakdown.per_step_ns is not None else "the recording"
         return f"No finding exceeds {_MIN_FINDING_SHARE:.0%} of {whole}."
-    if report.findings:
-        return (
-            _main_finding(report)
-            or f"No problems found, but {counted(len(report.findings), 'note')}."
-        )
+    # What costs nothing where it was recorded is in the list alone.
+    costly = [finding for finding in report.findings if not is_free(finding)]
+    if costly:
+        return _main_finding(report) or f"No problems found, but {counted(len(costly), 'note')}."
     return NO_PROBLEMS + describe_skipped_checks(report)
 
 

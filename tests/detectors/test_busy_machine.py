@@ -43,7 +43,10 @@ def test_it_states_the_time_beyond_what_the_program_can_have_caused(found: Found
 
 def test_the_headline_says_it(analyzed: Analyzed) -> None:
     sentences = headline_sentences(analyzed(program(), RULE))
-    assert "Other programs took the CPU for 65% of the recording: times are inflated." in sentences
+    assert (
+        "Other programs took the CPU for 65% of the recording: times and shares are inflated."
+        in sentences
+    )
     assert not any("less reliable" in sentence for sentence in sentences)
 
 

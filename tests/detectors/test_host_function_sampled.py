@@ -61,6 +61,10 @@ def test_a_wait_for_a_backward_pass_in_another_thread_is_not_a_function(found: F
         (function("make_batch", 9, 90), "`DataLoader(..., num_workers=4)`"),
         (function("main", 9, 90, callee="tokenizer.encode", library="tok"), "num_workers=4"),
         (function("main", 9, 90, callee="torch.save", library="torch"), "async_save"),
+        (
+            function("main", 9, 90, callee="writer.add_histogram", library="torch"),
+            "every 100 steps",
+        ),
         (function("main", 9, 90, callee="torch.load", library="torch"), "Read the file once"),
         (function("main", 9, 90, callee="save_file", library="safetensors"), "async_save"),
         (function("main", 9, 90, callee="plt.savefig", library="matplotlib"), "every 100 steps"),

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
+from profkit.model.capture_info import CaptureInfo, CpuTime
 from profkit.model.finding import Finding
 from profkit.model.report import Report
 from profkit.testing import TraceBuilder
@@ -13,8 +14,8 @@ Found = Callable[..., tuple[Finding, ...]]
 Analyzed = Callable[..., Report]
 
 
-def steps_of(*lengths_ns: int) -> TraceBuilder:
-    b = TraceBuilder(device_names=())
+def steps_of(*lengths_ns: int, capture: CaptureInfo | None = None) -> TraceBuilder:
+    b = TraceBuilder(device_names=(), capture=capture)
     for length_ns in lengths_ns:
         with b.step():
             b.compute("aten::mm", length_ns)
@@ -35,6 +36,18 @@ def test_a_long_first_step_is_a_fault_of_the_recording(analyzed: Analyzed) -> No
         "The first step, ProfilerStep#0, takes 9.00 ms, the others take 1.05"
     )
     assert "warmup=1" in finding.fix
+
+
+@pytest.mark.parametrize(("delayed_ns", "n_found"), [(100_000, 1), (4_000_000, 0)])
+def test_a_first_step_without_a_core_is_no_warm_up(
+    analyzed: Analyzed, delayed_ns: int, n_found: int
+) -> None:
+    cpu = CpuTime(
+        window_ns=12_150_000, thread_ns=8_000_000, process_ns=8_000_000, delayed_ns=delayed_ns
+    )
+    capture = CaptureInfo(version="0", name="train", cpu=cpu)
+    lengths_ns = (9_000_000, 1_000_000, 1_100_000, 1_050_000)
+    assert len(analyzed(steps_of(*lengths_ns, capture=capture), RULE).health) == n_found
 
 
 @pytest.mark.parametrize(

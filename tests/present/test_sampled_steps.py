@@ -65,6 +65,10 @@ def test_the_headline_says_what_takes_the_step_once(tmp_path: Path) -> None:
             "torch.save(), called at train.py:7 in main, takes 90% of each 10.0 ms step.",
         ),
         (
+            function("main", 7, 90, callee="writer.add_histogram", library="torch"),
+            "writer.add_histogram(), called at train.py:7 in main, takes 90% of each 10.0 ms step.",
+        ),
+        (
             function("poll", 7, 90, callee="time.sleep", waits=True),
             "time.sleep(), called at train.py:7 in poll, takes 90% of each 10.0 ms step, in which",
         ),

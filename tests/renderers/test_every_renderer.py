@@ -158,7 +158,12 @@ def test_hostile_names_reach_no_terminal(module: Renderer, text: str) -> None:
     in_json = module.INFO.name == "json"
     for options in ({}, {"verbose": True}, {"width": 40}):
         product = made(module, reports.build_hostile_report(text), **options)
-        assert dangerous(product.decode(), in_json=in_json) == []
+        shown = product.decode()
+        if "tab-separated" in module.INFO.media_type:
+            # The format's own tabs are the same in each row, which a tab in a name would lengthen.
+            assert len({row.count("\t") for row in shown.splitlines()}) == 1
+            shown = shown.replace("\t", "")
+        assert dangerous(shown, in_json=in_json) == []
         if "json" in module.INFO.media_type:
             assert json.loads(product)
 

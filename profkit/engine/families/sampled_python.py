@@ -39,6 +39,10 @@ one is a loop of steps, of which each call is a cause of its own."""
 TORCH: Final = "torch"
 """The package whose calls in a loop run its steps."""
 CHECKPOINT_CALL: Final = regex(r"(^|\.)(save|load)(_file|_model|_state_dict)?$")
+_SUMMARY_CALL: Final = regex(
+    r"\.add_(scalar|histogram|image|figure|video|audio|text|embedding|graph|mesh|pr_curve)s?$"
+)
+"""Methods of torch's ``SummaryWriter``."""
 """Calls that write or read a file, as a program writes them; of a library, see
 :data:`~profkit.engine.families.python_calls.CHECKPOINT`."""
 
@@ -92,7 +96,8 @@ def runs_steps(library: str, callee: str) -> bool:
         library: The package that its time is in.
         callee: As the program writes it, such as ``torch.save``.
     """
-    return library == TORCH and CHECKPOINT_CALL.search(callee) is None
+    is_of_steps = not (CHECKPOINT_CALL.search(callee) or _SUMMARY_CALL.search(callee))
+    return library == TORCH and is_of_steps
 
 
 def is_beyond_chance(share: float, n_samples: int, least: float) -> bool:

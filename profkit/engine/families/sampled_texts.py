@@ -18,7 +18,7 @@ _TENSOR: Final = regex(
     r"(^|\.)(tensor|as_tensor|asarray|Tensor|(Float|Double|Half|Long|Int|Bool)Tensor)$"
 )
 _OUTPUT: Final = regex(
-    r"(^|\.)(print|savefig|imsave|imshow|show|set_postfix|write|add_(scalar|histogram|image|figure)s?"
+    r"(^|\.)(print|savefig|imsave|imshow|show|set_postfix|write|add_(scalar|histogram|image|figure|video|embedding)s?"
     r"|log|debug|info|warning|error)$"
 )
 _WITH_TORCH: Final = regex(r"^(torch|th)\.")

@@ -15,6 +15,7 @@ MIN_SHARE: Final = 0.1
 """A smaller part of the time is not in the headline."""
 NEARLY_ALL: Final = 0.9
 """A part with this share of a whole is as good as the whole."""
+_BUSY_MACHINE: Final = "busy-machine"
 _MIN_LATER_STEPS: Final = 2
 """A single later step may be the exception itself."""
 
@@ -94,6 +95,9 @@ def _count_long_first_steps(report: Report, breakdown: Breakdown) -> int:
     lengths = [step.time_ns for step in report.summary.steps]
     has_parts = all(step.parts for step in report.summary.steps)
     if not lengths or report.ranks or breakdown.n_steps != len(lengths) or not has_parts:
+        return 0
+    # A step may be long because other programs took its core.
+    if any(fault.name == _BUSY_MACHINE for fault in report.health):
         return 0
     usual = median(lengths)
     if mean(lengths) <= MIN_SKEW * usual:
