@@ -615,6 +615,20 @@ def test_a_function_is_named_where_no_line_of_it_takes_most(
     assert first.endswith(text)
 
 
+def test_a_function_takes_the_time_of_its_backward_pass_too(tmp_path: Path) -> None:
+    lines = replace(op_lines(aten__mm=5, aten__add=6, MmBackward0=5), first_lines=[2, 2, 2])
+    info = CaptureInfo(version="1", name="train", steps="optimizer", lines=lines)
+    b = TraceBuilder(device_names=(), capture=info)
+    for _ in range(2):
+        with b.step():
+            b.compute("aten::mm", 10_000_000)
+            b.compute("aten::add", 20_000_000)
+            b.compute("autograd::engine::evaluate_function: MmBackward0", 1_000_000)
+            b.compute("MmBackward0", 19_000_000)
+    (first, *_) = headline_sentences(analyze(b.write(tmp_path / "trace.json")))
+    assert "in main (train.py:2) and its backward pass, most at line" in first
+
+
 @pytest.mark.parametrize(
     ("n_operators", "operator_ns", "text"),
     [

@@ -39,12 +39,12 @@ one is a loop of steps, of which each call is a cause of its own."""
 TORCH: Final = "torch"
 """The package whose calls in a loop run its steps."""
 CHECKPOINT_CALL: Final = regex(r"(^|\.)(save|load)(_file|_model|_state_dict)?$")
+"""Calls that write or read a file, as a program writes them; of a library, see
+:data:`~profkit.engine.families.python_calls.CHECKPOINT`."""
 _SUMMARY_CALL: Final = regex(
     r"\.add_(scalar|histogram|image|figure|video|audio|text|embedding|graph|mesh|pr_curve)s?$"
 )
 """Methods of torch's ``SummaryWriter``."""
-"""Calls that write or read a file, as a program writes them; of a library, see
-:data:`~profkit.engine.families.python_calls.CHECKPOINT`."""
 
 _FileLine = tuple[str, int]
 

@@ -83,6 +83,11 @@ def _describe_function(function: PathFunction, window: Window) -> str:
     location = function.location
     place = replace(location, line=function.first_line).place
     name = f"{visible(location.function or '')} ({visible(place)})"
+    # Operators of a backward pass belong to the line whose operators they are the gradients of.
+    forward = window.find_part("operators")
+    has_backward = window.find_part("backward") is not None
+    if has_backward and forward is not None and function.share > forward.share:
+        name += " and its backward pass"
     short = _describe_short_operators(function, window)
     most = f"most at line {location.line} ({format_share(function.line_share)})"
     return f": {format_share(function.share)} in {name}{short}, {most}"
