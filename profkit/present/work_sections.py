@@ -49,7 +49,7 @@ def build_work_sections(report: Report, options: ReadersOptions) -> Iterator[Doc
 
     # Further figures, such as the memory of devices, have no table.
     figures = facts(report, everything=options.verbose)
-    hint = f"{counted(len(figures), 'figure')} by `profkit analyze -v`"
+    hint = f"`profkit analyze -v` shows {counted(len(figures), 'figure')}"
     yield from list_section("Details", figures, sentence_if_full=(hint,))
 
 
