@@ -62,6 +62,7 @@ from profkit.engine.windows import (
     busy_ns,
     device_time,
     event_ids,
+    find_computing,
     find_rows,
     idle_in_windows,
     in_windows,
@@ -130,9 +131,9 @@ __all__ = [  # noqa: RUF022  (in groups)
     "Finding", "ProgramChange", "measure_saving", "measure_savings", "Cost", "Basis", "Confidence",
     "Location", "together", "growth",
     # Steps.
-    "windows", "windows_ns", "in_windows", "find_rows", "launched_in_windows", "select_on_cpu",
-    "waits_in_windows", "reaches_share", "busy_ns", "device_time", "idle_in_windows",
-    "uses_device", "WaitThresholds", "CostlyWait", "find_costly_wait", "find_costly_waits",
+    "windows", "windows_ns", "in_windows", "find_rows", "launched_in_windows", "find_computing",
+    "select_on_cpu", "waits_in_windows", "reaches_share", "busy_ns", "device_time",
+    "idle_in_windows", "uses_device", "WaitThresholds", "CostlyWait", "find_costly_wait", "find_costly_waits",
     # Parts of messages.
     "find_costliest_lines", "MAX_LINES", "known_locations", "at", "at_first", "tensor_method",
     "counted", "times_per_step", "time_per_step", "time_with_share", "time_with_busy_share",

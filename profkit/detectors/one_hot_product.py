@@ -45,7 +45,7 @@ import numpy as np
 from profkit.index.compute.inputs import Shape, n_elements, parse_inputs
 from profkit.index.device.syncs import outermost_calls
 from profkit.index.distinct import distinct, united
-from profkit.index.intervals import covered_by, unite
+from profkit.index.intervals import covered_by
 from profkit.rule import (
     MISSING,
     Category,
@@ -57,13 +57,13 @@ from profkit.rule import (
     RuleInfo,
     at,
     dataclass,
+    find_computing,
     find_rows,
     format_count,
     known_locations,
     measure_saving,
     needs,
     regex,
-    select_on_cpu,
     time_with_share,
 )
 
@@ -118,14 +118,13 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield a finding for each line that multiplies one-hot vectors by a matrix."""
     for location, product in _find_products(ctx, thresholds):
         rows = outermost_calls(ctx.events, ctx.tree, united(product.made, product.rows))
-        on_cpu, (work, _) = select_on_cpu(ctx, rows), ctx.launched_by(rows)
-        kept = thresholds.assumed_kept_share
-        change = ProgramChange(scaled=((on_cpu, kept), (work, kept)))
+        computing = find_computing(ctx, rows)
+        change = ProgramChange(scaled=((computing, thresholds.assumed_kept_share),))
         saving = measure_saving(ctx, change, "estimate")
         if not saving.reaches(thresholds.min_saved_share):
             continue
 
-        spent = unite(covered_by(ctx.events, on_cpu), covered_by(ctx.events, work))
+        spent = covered_by(ctx.events, computing)
         yield saving.finding(
             INFO,
             confidence="medium",

@@ -47,7 +47,7 @@ import numpy as np
 from profkit.index.compute.inputs import OpInputs, Shape, broadcast, n_elements, parse_inputs
 from profkit.index.device.syncs import outermost_calls
 from profkit.index.distinct import distinct, united
-from profkit.index.intervals import covered_by, unite
+from profkit.index.intervals import covered_by
 from profkit.rule import (
     MISSING,
     Category,
@@ -59,6 +59,7 @@ from profkit.rule import (
     RuleInfo,
     at,
     dataclass,
+    find_computing,
     find_rows,
     format_bytes,
     in_windows,
@@ -66,7 +67,6 @@ from profkit.rule import (
     measure_saving,
     needs,
     regex,
-    select_on_cpu,
     time_with_share,
 )
 
@@ -152,14 +152,13 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
         if not len(rows):
             continue
 
-        on_cpu, (work, _) = select_on_cpu(ctx, rows), ctx.launched_by(rows)
-        kept = thresholds.assumed_kept_share
-        change = ProgramChange(scaled=((on_cpu, kept), (work, kept)))
+        computing = find_computing(ctx, rows)
+        change = ProgramChange(scaled=((computing, thresholds.assumed_kept_share),))
         saving = measure_saving(ctx, change, "estimate")
         if not saving.reaches(thresholds.min_saved_share):
             continue
 
-        spent = unite(covered_by(ctx.events, on_cpu), covered_by(ctx.events, work))
+        spent = covered_by(ctx.events, computing)
         first, second = pairs.inputs
         n_bytes = n_elements(pairs.result) * (pairs.element_bytes or 0)
         size = f", {format_bytes(n_bytes)}," if n_bytes else ""

@@ -88,6 +88,13 @@ def select_on_cpu(ctx: Context, ops: Rows) -> Rows:
     return np.asarray(ops[~are_among(ops, launching)])
 
 
+def find_computing(ctx: Context, ops: Rows) -> Rows:
+    """Find what operators compute with: themselves on the CPU, or the device work they launch."""
+    work, launching = ctx.launched_by(ops)
+    on_cpu = ops[~are_among(ops, launching)]
+    return np.asarray(np.concatenate((on_cpu, work)), dtype=np.intp)
+
+
 def launched_in_windows(ctx: Context, is_wanted: Mask) -> tuple[Rows, Rows]:
     """Return some device work of operators in the windows, and the operator of each.
 
