@@ -133,7 +133,8 @@ __all__ = [  # noqa: RUF022  (in groups)
     # Steps.
     "windows", "windows_ns", "in_windows", "find_rows", "launched_in_windows", "find_computing",
     "select_on_cpu", "waits_in_windows", "reaches_share", "busy_ns", "device_time",
-    "idle_in_windows", "uses_device", "WaitThresholds", "CostlyWait", "find_costly_wait", "find_costly_waits",
+    "idle_in_windows", "uses_device", "WaitThresholds", "CostlyWait", "find_costly_wait",
+    "find_costly_waits",
     # Parts of messages.
     "find_costliest_lines", "MAX_LINES", "known_locations", "at", "at_first", "tensor_method",
     "counted", "times_per_step", "time_per_step", "time_with_share", "time_with_busy_share",
