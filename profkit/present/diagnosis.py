@@ -22,6 +22,7 @@ from profkit.present.labels import (
     is_on_cpu,
 )
 from profkit.present.limiters import (
+    BUSY_MACHINE,
     MAJORITY,
     Candidate,
     Cause,
@@ -50,7 +51,6 @@ _MIN_FINDING_SHARE: Final = 0.03
 _MIN_STEPS_SHARE: Final = 0.5
 """If steps cover less of the recording, the headline says so."""
 _NOTHING_RECORDED: Final = "nothing-recorded"
-_BUSY_MACHINE: Final = "busy-machine"
 _MIN_DISTORTING_SHARE: Final = 0.4
 """A thread without a core for so long waits within single operators: their shares are chance."""
 _SLOWING_STEPS: Final = "slowing-steps"
@@ -172,11 +172,11 @@ def _faults(report: Report) -> Iterator[str]:
     faults = [fault for fault in report.health if fault.severity != "note"]
     for fault in faults:
         share = fault.evidence.get("delayed_share")
-        if fault.name == _BUSY_MACHINE and isinstance(share, float):
+        if fault.name == BUSY_MACHINE and isinstance(share, float):
             what = "times and shares" if share >= _MIN_DISTORTING_SHARE else "times"
             yield f"{fault.title} for {format_share(share)} of the recording: {what} are inflated."
 
-    others = [fault for fault in faults if fault.name != _BUSY_MACHINE]
+    others = [fault for fault in faults if fault.name != BUSY_MACHINE]
     if others:
         yield f"Figures are less reliable: {inline_title(others[0].title)}."
 
@@ -185,7 +185,10 @@ def _cure(diagnosis: _Diagnosis) -> list[str]:
     """Return the findings with the highest costs, or what is known without such a finding."""
     report, window = diagnosis.report, diagnosis.window
     is_function = Cause.FUNCTION in diagnosis.causes
-    costs = _highest_costs(report, main_function(window) if is_function else None)
+    # Shares are of the mean step, which the first steps dominate where they are described apart.
+    with_share = window is None or not window.first
+    function = main_function(window) if is_function else None
+    costs = _highest_costs(report, function, with_share=with_share)
     if costs or is_function:
         return costs
 
@@ -200,7 +203,7 @@ def _memory_cure(report: Report) -> list[str]:
     """Return what to do by a report on memory alone."""
     if has_oom(report):
         return []
-    if costs := _highest_costs(report, None):
+    if costs := _highest_costs(report):
         return costs
     return [_main_finding(report) or no_memory_findings(report)]
 
@@ -213,14 +216,18 @@ def _main_finding(report: Report) -> str:
     return f"Main finding: {inline_title(serious.title)}{at_place(serious)}."
 
 
-def _highest_costs(report: Report, function: FunctionSummary | None) -> list[str]:
+def _highest_costs(
+    report: Report, function: FunctionSummary | None = None, *, with_share: bool = True
+) -> list[str]:
     """Return the finding with the highest cost in time, and the one in memory.
 
     A note is named only where nothing else has a cost; where one costs more, the sentence says that
     notes are left out.
 
     Args:
+        report: The report.
         function: A function that was named already: a finding on it is left out.
+        with_share: Whether costs are given as shares of the mean step, too.
     """
     costly = (finding for finding in report.findings if _is_costly(report, finding))
     in_time = next(costly, None)
@@ -236,10 +243,14 @@ def _highest_costs(report: Report, function: FunctionSummary | None) -> list[str
     if in_time is not None:
         longest_ns = max(finding.cost.ranked_ns for finding in report.findings)
         notes = " (excluding notes)" if in_time.cost.ranked_ns < longest_ns else ""
-        sentences.append(f"Highest cost{notes}: {_summary_of(report, in_time)}.")
+        sentences.append(
+            f"Highest cost{notes}: {_summary_of(report, in_time, with_share=with_share)}."
+        )
     if in_bytes is not None and in_bytes is not in_time:
         notes = " (excluding notes)" if in_bytes is not of_memory[0] else ""
-        sentences.append(f"Highest memory cost{notes}: {_summary_of(report, in_bytes)}.")
+        sentences.append(
+            f"Highest memory cost{notes}: {_summary_of(report, in_bytes, with_share=with_share)}."
+        )
     return sentences
 
 
@@ -248,10 +259,8 @@ def _is_costly(report: Report, finding: Finding) -> bool:
     return bool(finding.cost.ranked_ns) and (share is None or share >= _MIN_FINDING_SHARE)
 
 
-def _summary_of(report: Report, finding: Finding) -> str:
-    # Shares are of the mean step, which the first steps dominate where they are described apart.
-    window = choose_window(report)
-    cost = cost_text(report, finding, with_share=window is None or not window.first)
+def _summary_of(report: Report, finding: Finding, *, with_share: bool) -> str:
+    cost = cost_text(report, finding, with_share=with_share)
     return f"{inline_title(finding.title)}{_places_of(finding)}, {cost}"
 
 

@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Final
 
 from profkit.dataclass import dataclass
-from profkit.model.device_summary import IdleCause
 from profkit.model.step_summary import IDLE
 
 
@@ -29,7 +28,7 @@ class IdleText:
     waits_for: str = ""
 
 
-IDLE_CAUSES: Final[dict[IdleCause, IdleText]] = {
+IDLE_CAUSES: Final[dict[str, IdleText]] = {
     "sync": IdleText(
         "host blocked in a sync",
         4,
@@ -51,5 +50,4 @@ def idle_text(kind: str) -> IdleText | None:
         return None
     cause = kind.removeprefix(IDLE)
     # A saved report may have been written by a later version, with a cause of its own.
-    texts = {str(known): text for known, text in IDLE_CAUSES.items()}
-    return texts.get(cause) or replace(IDLE_CAUSES["unknown"], label=cause)
+    return IDLE_CAUSES.get(cause) or replace(IDLE_CAUSES["unknown"], label=cause)

@@ -64,12 +64,22 @@ def sum_parts(
         total_ns=total_ns,
         per_step_ns=divide_by_steps(total_ns, n_steps),
         on_device="compute" in parts,
-        parts=tuple(
-            TimePart(kind, ns, divide_by_steps(ns, n_steps), ns / total_ns)
-            for kind, ns in sorted(lengths.items(), key=_work_then_idle)
-            if ns
-        ),
+        parts=build_parts(lengths, total_ns, n_steps),
         host_per_step_ns=host_per_step_ns,
+    )
+
+
+def build_parts(ns_by_kind: Mapping[str, int], total_ns: int, n_steps: int) -> tuple[TimePart, ...]:
+    """Build the parts of a breakdown from the time of each kind, in the order of its parts.
+
+    Args:
+        total_ns: Sum of the steps' times, or duration of the whole recording.
+        n_steps: Number of steps; 0 for a recording without steps.
+    """
+    return tuple(
+        TimePart(kind, ns, divide_by_steps(ns, n_steps), ns / total_ns)
+        for kind, ns in sorted(ns_by_kind.items(), key=_work_then_idle)
+        if ns
     )
 
 

@@ -17,9 +17,10 @@ from profkit.present.limiters.lines import (
 )
 from profkit.present.limiters.loader import find_hidden_wait
 from profkit.present.limiters.start import find_cold_starts
-from profkit.present.limiters.window import Window, choose_window
+from profkit.present.limiters.window import BUSY_MACHINE, Window, choose_window
 
 __all__ = [
+    "BUSY_MACHINE",
     "MAJORITY",
     "Candidate",
     "Cause",

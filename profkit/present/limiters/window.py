@@ -1,10 +1,13 @@
 """What the shares of a headline are of: all steps, the steps after a long start, or a recording."""
 
+from collections import Counter
 from dataclasses import replace
 from statistics import mean, median
 from typing import Final
 
 from profkit.dataclass import dataclass
+from profkit.index.device.breakdown import build_parts
+from profkit.index.host.steps import divide_by_steps
 from profkit.model.critical_path import CriticalPathSummary
 from profkit.model.report import Report
 from profkit.model.step_summary import Breakdown, StepSummary, TimePart
@@ -15,7 +18,8 @@ MIN_SHARE: Final = 0.1
 """A smaller part of the time is not in the headline."""
 NEARLY_ALL: Final = 0.9
 """A part with this share of a whole is as good as the whole."""
-_BUSY_MACHINE: Final = "busy-machine"
+BUSY_MACHINE: Final = "busy-machine"
+"""The fault of a recording whose times other programs have lengthened."""
 _MIN_LATER_STEPS: Final = 2
 """A single later step may be the exception itself."""
 
@@ -97,7 +101,7 @@ def _count_long_first_steps(report: Report, breakdown: Breakdown) -> int:
     if not lengths or report.ranks or breakdown.n_steps != len(lengths) or not has_parts:
         return 0
     # A step may be long because other programs took its core.
-    if any(fault.name == _BUSY_MACHINE for fault in report.health):
+    if any(fault.name == BUSY_MACHINE for fault in report.health):
         return 0
     usual = median(lengths)
     if mean(lengths) <= MIN_SKEW * usual:
@@ -110,24 +114,17 @@ def _count_long_first_steps(report: Report, breakdown: Breakdown) -> int:
 
 
 def _break_down(breakdown: Breakdown, steps: tuple[StepSummary, ...]) -> Breakdown:
-    """Return the breakdown of some of the steps, its parts in the same order."""
-    total_ns = sum(step.time_ns for step in steps)
-    ns_by_kind: dict[str, int] = {}
-    for part in (part for step in steps for part in step.parts):
-        ns_by_kind[part.kind] = ns_by_kind.get(part.kind, 0) + part.ns
-
-    n_steps = len(steps)
-    parts = tuple(
-        TimePart(kind=kind, ns=ns, per_step_ns=round(ns / n_steps), share=ns / total_ns)
-        for part in breakdown.parts
-        if (ns := ns_by_kind.get(kind := part.kind))
-    )
+    """Return the breakdown of some of the steps."""
+    total_ns, n_steps = sum(step.time_ns for step in steps), len(steps)
+    ns_by_kind: Counter[str] = Counter()
+    for step in steps:
+        ns_by_kind.update({part.kind: part.ns for part in step.parts})
     runs_ahead = breakdown.host_per_step_ns is not None
     return replace(
         breakdown,
         n_steps=n_steps,
         total_ns=total_ns,
-        per_step_ns=round(total_ns / n_steps),
-        parts=parts,
+        per_step_ns=divide_by_steps(total_ns, n_steps),
+        parts=build_parts(ns_by_kind, total_ns, n_steps),
         host_per_step_ns=round(mean(step.dur_ns for step in steps)) if runs_ahead else None,
     )
