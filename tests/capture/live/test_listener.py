@@ -1,8 +1,9 @@
 """A program that listens, here the process of the tests: questions, steps, recordings."""
 
 import contextlib
+import errno
 import os
-import resource
+import selectors
 import socket
 import stat
 import tempfile
@@ -223,25 +224,21 @@ def test_a_stack_ends_with_the_innermost_call(listening: ProgramListener) -> Non
     assert stacks["MainThread"][-1][2] != "stacks"
 
 
-def test_who_asks_while_the_program_has_no_file_left_is_answered_later(
-    listening: ProgramListener,
-) -> None:
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with contextlib.ExitStack() as stack:
-        stack.callback(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
-        endpoint = find_listening(str(listening.folder))
-        connections = [stack.enter_context(socket.socket(socket.AF_UNIX)) for _ in range(3)]
-        lowest = os.open(os.devnull, os.O_RDONLY)
-        os.close(lowest)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (lowest, hard))
-        for connection in connections:
-            connection.connect(listening._server.path)
-        time.sleep(0.2)
+class NoFileLeft:
+    """A socket of a process that may open no more files."""
 
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-        with Conversation(endpoint) as conversation:
-            (answer,) = conversation.ask(FIGURES, 10.0).values()
-    assert "n_steps" in answer
+    def accept(self) -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+
+def test_who_asks_while_the_program_has_no_file_left_is_answered_later(
+    listening: ProgramListener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as limited, selectors.DefaultSelector() as selector:
+        limited.setattr(listening._server, "_socket", NoFileLeft())
+        listening._server._accept(selector)
+        assert not selector.get_map()
+    assert "n_steps" in ask(listening, **FIGURES)
 
 
 def test_who_does_not_read_is_waited_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
