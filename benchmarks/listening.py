@@ -18,7 +18,8 @@ import torch
 
 import profkit
 from benchmarks.figures import compared
-from profkit.capture.live.endpoint import Conversation, find_listening
+from profkit.capture.live.endpoint import Conversation
+from profkit.capture.live.search import find_listening
 
 N_CALLS = 2_000
 ROUNDS = 100

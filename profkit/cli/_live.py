@@ -18,7 +18,8 @@ def open_conversation(run: str) -> "Conversation":
     Raises:
         CaptureError: There are none.
     """
-    from profkit.capture.live.endpoint import Conversation, find_listening
+    from profkit.capture.live.endpoint import Conversation
+    from profkit.capture.live.search import find_listening
     from profkit.errors import CaptureError
 
     processes = find_listening(run)

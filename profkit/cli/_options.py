@@ -38,6 +38,14 @@ class FormatChoice(click.ParamType):  # type: ignore[type-arg]  # generic only f
         """Return the names of all renderers, as ``[json|text]``."""
         return f"[{'|'.join(self._names())}]"
 
+    def get_missing_message(
+        self,
+        param: click.Parameter,  # noqa: ARG002  (click's signature)
+        ctx: click.Context | None = None,  # noqa: ARG002
+    ) -> str:
+        """Return the formats to choose from."""
+        return f"Choose one of {', '.join(self._names())}."
+
     def convert(
         self,
         value: object,
@@ -159,6 +167,18 @@ add_paths_argument: Final[Decorator] = click.argument(
     "paths", metavar="[PATH]...", nargs=-1, shell_complete=complete_files
 )
 """Adds the paths of recordings, without which the newest one is taken."""
+
+
+def _locate_program(_context: click.Context, _option: click.Parameter, run: str | None) -> str:
+    from profkit.capture.live.search import locate_program
+
+    return locate_program(run)
+
+
+add_run_argument: Final[Decorator] = click.argument(
+    "run", metavar="[RUN]", required=False, callback=_locate_program
+)
+"""Adds the folder of the program that a command asks, or the file of one of its processes."""
 add_no_cache_option: Final[Decorator] = click.option(
     "--no-cache", is_flag=True, help="Neither use nor fill the cache of large recordings."
 )

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from profkit.cli._options import add_run_argument
 from profkit.cli._output import say
 
 if TYPE_CHECKING:
@@ -15,15 +16,16 @@ _Stack = tuple[tuple[str, int, str], ...]
 
 @click.command(
     short_help="Show where each thread of a running program is.",
-    epilog="\b\nExample: profkit stacks traces/train",
+    epilog="\b\nExample: profkit stacks train",
 )
-@click.argument("run", metavar="RUN")
+@add_run_argument
 def command(*, run: str) -> int:
     """Show where each Python thread of each rank of a running program is, innermost call last.
 
     Threads at the same place are shown once. A program that hangs answers too, unless it holds
-    Python's global lock. RUN is the folder that the program prints when it starts with
-    PROFKIT_LISTEN=1 or calls profkit.listen().
+    Python's global lock. RUN is the name of the run, such as train for train.py, the id of a
+    process, or a folder; it may be omitted where one program listens. A program listens if it was
+    started with PROFKIT_LISTEN=1 or calls profkit.listen().
     """
     from profkit.cli._live import ask_processes, open_conversation
 

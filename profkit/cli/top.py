@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from profkit.cli._options import add_run_argument
 from profkit.cli._output import say
 from profkit.dataclass import dataclass
 from profkit.units import format_bytes, format_count, format_ns, format_number, format_share
@@ -54,9 +55,9 @@ class Interval:
 
 @click.command(
     short_help="Show the step time and memory of a running program, live.",
-    epilog="\b\nExample: profkit top traces/train",
+    epilog="\b\nExample: profkit top train",
 )
-@click.argument("run", metavar="RUN")
+@add_run_argument
 @click.option(
     "--interval",
     "interval_s",
@@ -71,8 +72,9 @@ def command(*, run: str, interval_s: float, once: bool) -> int:
     """Show the step time, waits for data, syncs and memory of each rank of a running program.
 
     On a terminal the view is redrawn at each interval until Ctrl-C; otherwise lines are appended.
-    RUN is the folder that the program prints when it starts with PROFKIT_LISTEN=1 or calls
-    profkit.listen(). Syncs are counted on CUDA while this command runs.
+    RUN is the name of the run, such as train for train.py, the id of a process, or a folder; it may
+    be omitted where one program listens. A program listens if it was started with
+    PROFKIT_LISTEN=1 or calls profkit.listen(). Syncs are counted on CUDA while this command runs.
     """
     from profkit.cli._live import ask_processes, open_conversation
     from profkit.errors import CaptureError

@@ -5,7 +5,12 @@ from typing import TYPE_CHECKING
 import click
 
 from profkit.cli._exit_codes import echo
-from profkit.cli._options import FormatChoice, add_fail_on_option, add_output_options
+from profkit.cli._options import (
+    FormatChoice,
+    add_fail_on_option,
+    add_output_options,
+    add_run_argument,
+)
 from profkit.cli._output import check_target
 
 if TYPE_CHECKING:
@@ -14,9 +19,9 @@ if TYPE_CHECKING:
 
 @click.command(
     short_help="Record the next steps of a running program, and report.",
-    epilog="\b\nExample: profkit trigger traces/train --steps 3",
+    epilog="\b\nExample: profkit trigger train --steps 3",
 )
-@click.argument("run", metavar="RUN")
+@add_run_argument
 @click.option(
     "--steps",
     metavar="N",
@@ -52,8 +57,10 @@ def command(  # noqa: PLR0913  (one argument per option)
 ) -> int:
     """Record the next steps of a running program, the same ones on all ranks, and report on them.
 
-    RUN is the folder that the program prints when it starts with PROFKIT_LISTEN=1 or calls
-    profkit.listen(). One step is recorded with stacks for source lines, then the others without.
+    One step is recorded with stacks for source lines, then the others without. RUN is the name of
+    the run, such as train for train.py, the id of a process, or a folder; it may be omitted where
+    one program listens. A program listens if it was started with PROFKIT_LISTEN=1 or calls
+    profkit.listen().
     """
     from profkit.cli import analyze
 

@@ -19,7 +19,6 @@ from typing import Any, Final, Self
 
 from profkit.capture.process.launch import is_alive
 from profkit.dataclass import dataclass
-from profkit.errors import CaptureError
 
 Message = dict[str, Any]
 
@@ -69,7 +68,7 @@ class Endpoint:
             OSError: It cannot be written.
         """
         folder.mkdir(parents=True, exist_ok=True)
-        for old_path, endpoint in _read_endpoints(folder):
+        for old_path, endpoint in read_endpoints(folder):
             if endpoint.has_died:
                 old_path.unlink(missing_ok=True)
                 remove_socket(endpoint.socket)
@@ -110,7 +109,7 @@ def _open_private(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)
 
 
-def _read_endpoints(folder: Path) -> list[tuple[Path, Endpoint]]:
+def read_endpoints(folder: Path) -> list[tuple[Path, Endpoint]]:
     """Read the files in a folder, without those that are damaged."""
     endpoint_files = []
     for path in sorted(folder.glob(f"{PREFIX}*")):
@@ -118,66 +117,6 @@ def _read_endpoints(folder: Path) -> list[tuple[Path, Endpoint]]:
             endpoint = Endpoint(**json.loads(path.read_text()))
             endpoint_files.append((path, endpoint))
     return endpoint_files
-
-
-def find_listening(run: str) -> list[Endpoint]:
-    """Find the processes of the job that listens in a folder.
-
-    Args:
-        run: The folder of the run, the folder above it if it has one run only, or the file of one
-            process.
-
-    Raises:
-        CaptureError: Nothing listens there, or several jobs do, or that of another user.
-    """
-    path = Path(run)
-    endpoint_files = _find_endpoints(path)
-    alive = [(file, endpoint) for file, endpoint in endpoint_files if not endpoint.has_died]
-
-    if not alive and _is_of_another_user(path):
-        raise CaptureError(
-            f"The program that listens in {run} is another user's.",
-            "Only the user who started it can ask it: its socket has mode 0600.",
-        )
-    if not alive:
-        died = ", ".join(str(endpoint.pid) for _, endpoint in endpoint_files)
-        raise CaptureError(
-            f"No program listens in {run}"
-            + (f": process {died} does not listen any more." if died else "."),
-            "It has ended, or it was started without profkit.listen() or PROFKIT_LISTEN=1.",
-        )
-
-    jobs = {endpoint.job: file for file, endpoint in alive}
-    if len(jobs) > 1:
-        raise CaptureError(
-            f"{len(jobs)} programs listen in {run}.",
-            f"Name the file of one process instead: {', '.join(map(str, jobs.values()))}.",
-        )
-    return [endpoint for _, endpoint in alive]
-
-
-def _find_endpoints(path: Path) -> list[tuple[Path, Endpoint]]:
-    """Find the files of processes in the folder of a run or the one above, or of a file's job."""
-    if path.is_file():
-        in_folder = _read_endpoints(path.parent)
-        jobs = {endpoint.job for file, endpoint in in_folder if file == path}
-        return [(file, endpoint) for file, endpoint in in_folder if endpoint.job in jobs]
-
-    if in_folder := _read_endpoints(path):
-        return in_folder
-    return [pair for folder in sorted(path.glob("*/")) for pair in _read_endpoints(folder)]
-
-
-def _is_of_another_user(run: Path) -> bool:
-    """Tell whether a file there, or the folder, cannot be read."""
-    try:
-        return any(
-            not os.access(path, os.R_OK)
-            for path in (run, *run.glob(f"{PREFIX}*"), *run.glob(f"*/{PREFIX}*"))
-            if path.exists()
-        )
-    except PermissionError:
-        return True
 
 
 class Conversation:

@@ -6,6 +6,8 @@ import os
 import selectors
 import socket
 import stat
+import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -20,8 +22,9 @@ from torch.optim.lr_scheduler import StepLR
 
 import profkit
 from profkit.capture.live import listener, recorder, server
-from profkit.capture.live.endpoint import Conversation, Endpoint, find_listening
+from profkit.capture.live.endpoint import Conversation, Endpoint
 from profkit.capture.live.listener import NotListening, ProgramListener
+from profkit.capture.live.search import find_listening, locate_program
 from profkit.capture.process import own_threads, program_profilers
 from profkit.capture.recording import current
 from profkit.errors import CaptureError
@@ -462,6 +465,47 @@ def test_of_two_programs_one_can_be_chosen(tmp_path: Path) -> None:
             find_listening(str(tmp_path))
         assert str(first) in caught.value.hint
         assert [process.job for process in find_listening(str(first))] == ["a"]
+
+
+def test_a_program_is_found_by_its_name_and_by_a_process_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PROFKIT_DIR", str(tmp_path))
+    with tempfile.TemporaryDirectory() as short, socket.socket(socket.AF_UNIX) as listens:
+        path = str(Path(short, "socket"))
+        listens.bind(path)
+        listens.listen()
+        endpoint(tmp_path / "train", socket=path)
+        endpoint(tmp_path / "eval", job="b", pid=os.getppid(), socket=path)
+        train = str(tmp_path / "train")
+        assert locate_program("train") == locate_program(str(os.getpid())) == train
+        with pytest.raises(CaptureError, match="2 programs listen in") as caught:
+            find_listening(locate_program(None))
+        assert caught.value.hint == "Name one of them: eval, train."
+
+
+def test_a_process_that_runs_without_listening_has_not_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PROFKIT_DIR", str(tmp_path))
+    with pytest.raises(CaptureError, match=f"Process {os.getpid()} runs and does not listen in"):
+        locate_program(str(os.getpid()))
+
+    script = tmp_path / "runs_on.py"
+    script.write_text("import time; print(flush=True); time.sleep(60)")
+    command = [sys.executable, str(script)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        expected = f"No program named runs_on listens, but process {process.pid} runs runs_on."
+        try:
+            with pytest.raises(CaptureError) as caught:
+                locate_program("runs_on")
+        finally:
+            process.kill()
+    assert str(caught.value).startswith(expected)
+    with pytest.raises(CaptureError, match="There is no process"):
+        locate_program(str(process.pid))
 
 
 def test_a_process_that_does_not_answer_has_failed() -> None:
