@@ -98,8 +98,7 @@ class RunReporter:
         if files == tuple(outcome.files):
             report = _add_cost(report, outcome, began_ns)
 
-        # Its traceback stands above the report, and is what the reader needs first. Ctrl-C and
-        # sys.exit are no Exception.
+        # Its traceback follows, and is what the reader needs first.
         has_failed = isinstance(outcome.error, Exception) and not states
         if sys.stderr is not None:
             module = renderer("text")

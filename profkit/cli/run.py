@@ -166,8 +166,18 @@ class _RecordedRun:
                     raise
                 # Ctrl-C while the report is made does not change how the program ended.
                 outcome = RunResult(self._endings[0], None, "The report was interrupted.")
-            end = _show_error(outcome.error)
-            if self._records and not outcome.is_of_child:
+            # What the reader needs first is the traceback, so it stays last. A job reports when its
+            # ranks have ended, which may take a while; Ctrl-C and sys.exit are no Exception.
+            is_reported = self._records and not outcome.is_of_child
+            is_reported_first = isinstance(outcome.error, Exception) and self._rank is None
+            try:
+                if is_reported and is_reported_first:
+                    flush(sys.stdout)
+                    self._report(outcome, is_killed=False)
+            finally:
+                end = _show_error(outcome.error)
+
+            if is_reported and not is_reported_first:
                 self._report(outcome, is_killed=False)
         return end
 
