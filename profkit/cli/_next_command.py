@@ -4,7 +4,7 @@ import os
 import shlex
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -18,9 +18,12 @@ if TYPE_CHECKING:
     from profkit.model.difference import Difference
     from profkit.model.report import Report
 
+_MAX_COLUMNS: Final = 100
+"""A line of more names its first command alone."""
+
 
 def suggest(*commands: Sequence[str]) -> None:
-    """Print the next commands to stderr if it is a terminal.
+    """Print the next commands to stderr if it is a terminal: the first, and those that fit beside.
 
     Args:
         *commands: Commands as lists of words. Commands with characters that a terminal cannot show
@@ -31,7 +34,10 @@ def suggest(*commands: Sequence[str]) -> None:
     joined = [shlex.join(command) for command in commands]
     typeable = [command for command in joined if command == visible(command)]
     if typeable:
-        text = f"next: {'  or  '.join(typeable)}"
+        text = f"next: {typeable[0]}"
+        for command in typeable[1:]:
+            longer = f"{text}  or  {command}"
+            text = longer if len(longer) <= _MAX_COLUMNS else text
         color = stream_layout(sys.stderr)["color"]
         click.echo(click.style(text, dim=True) if color else text, err=True)
 

@@ -36,6 +36,12 @@ class ExportChoice(FormatChoice):
     def __init__(self) -> None:
         super().__init__(of_recordings=True)
 
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> str:
+        """Check that there is such a format; Perfetto is a viewer, which people ask for by name."""
+        return super().convert("chrome" if value == "perfetto" else value, param, ctx)
+
     def _names(self) -> tuple[str, ...]:
         return tuple(sorted((*super()._names(), *filter(_is_folder_format, _INTO_FOLDERS))))
 

@@ -110,7 +110,7 @@ def headline_sentences(report: Report) -> list[str]:
     if nothing is not None:
         return [visible(nothing.message), visible(nothing.fix)]
     if report.summary.breakdown is None and (on_memory := memory_sentences(report)):
-        return [*describe_job(report), *on_memory, *_memory_cure(report), *_faults(report)]
+        return [*describe_job(report), *on_memory, *_memory_cure(report), *cautions(report)]
 
     diagnosis = _diagnose(report)
     sentences = [*describe_job(report), *(limiter.sentence for limiter in diagnosis.limiters)]
@@ -129,7 +129,7 @@ def headline_sentences(report: Report) -> list[str]:
 
     sentences += _cure(diagnosis)
     is_incomplete = any(candidate.cause is Cause.UNRECORDED for candidate in diagnosis.candidates)
-    return sentences if is_incomplete else [*sentences, *_faults(report)]
+    return sentences if is_incomplete else [*sentences, *cautions(report)]
 
 
 def _without_times(report: Report) -> str:
@@ -167,8 +167,8 @@ def _trend(report: Report) -> Iterator[str]:
             yield f"Steps take {times:.1f} times as long at the end of the run as at its beginning."
 
 
-def _faults(report: Report) -> Iterator[str]:
-    """Yield why figures are less reliable, where they are."""
+def cautions(report: Report) -> Iterator[str]:
+    """Yield why figures are less reliable, where they are: the end of a headline."""
     faults = [fault for fault in report.health if fault.severity != "note"]
     for fault in faults:
         share = fault.evidence.get("delayed_share")

@@ -347,6 +347,8 @@ class Document:
         paths: The recordings.
         origin: Device names, torch's version and the rank.
         headline: One or two sentences.
+        caution: The end of the headline that says why figures are less reliable, or nothing. A
+            screen shows it on a line of its own.
         path_labels: What each recording is, if they are compared: ``before`` and ``after``.
     """
 
@@ -357,6 +359,7 @@ class Document:
     headline: str
     sections: tuple[DocumentSection, ...]
     path_labels: tuple[str, ...] = ()
+    caution: str = ""
 
     @property
     def path_separator(self) -> str:

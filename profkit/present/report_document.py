@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from profkit.engine.wording import counted
 from profkit.model.report import Report
 from profkit.names import short_path
-from profkit.present.diagnosis import headline
+from profkit.present.diagnosis import cautions, headline
 from profkit.present.document import (
     Document,
     DocumentSection,
@@ -35,6 +35,8 @@ from profkit.units import format_bytes
 def build_report_document(report: Report, options: ReadersOptions) -> Document:
     """Build the document of a report."""
     path = one_line(short_path(report.source.path, options.base))
+    whole = one_line(headline(report))
+    caution = one_line(" ".join(cautions(report)))
     shows_work = options.verbose or report.collectives is None
     sections = (
         *job_sections(report, options),
@@ -45,7 +47,7 @@ def build_report_document(report: Report, options: ReadersOptions) -> Document:
         *_build_memory(report),
         *_build_allocation_sites(report, options),
         *(build_work_sections(report, options) if shows_work else ()),
-        *_build_recording(report, options),
+        *_build_recording(report, options, caution),
         *_build_skipped(report, options),
     )
 
@@ -54,7 +56,8 @@ def build_report_document(report: Report, options: ReadersOptions) -> Document:
         program=f"profkit {one_line(report.profkit)}",
         paths=(path,) if path else (),
         origin=tuple(map(one_line, origin(report))),
-        headline=one_line(headline(report)),
+        headline=whole,
+        caution=caution if whole.endswith(caution) else "",
         sections=sections,
     )
 
@@ -87,15 +90,16 @@ def _build_skipped(report: Report, options: ReadersOptions) -> Iterator[Document
     yield from list_section(title, lines, sentence=sentence)
 
 
-def _build_recording(report: Report, options: ReadersOptions) -> Iterator[DocumentSection]:
-    items = [
-        ListItem(
-            name_ranks(report, fault) + one_line(f"{fault.message} {fault.fix}"),
-            f"{fault.severity} {one_line(fault.rule)}",
-            fault.severity,
-        )
-        for fault in report.health
-    ]
+def _build_recording(
+    report: Report, options: ReadersOptions, caution: str
+) -> Iterator[DocumentSection]:
+    items = []
+    for fault in report.health:
+        # Of what the headline says, what to do is left to say.
+        is_said = not options.verbose and caution.startswith(one_line(fault.title))
+        text = fault.fix if is_said else f"{fault.message} {fault.fix}"
+        text = name_ranks(report, fault) + one_line(text)
+        items.append(ListItem(text, f"{fault.severity} {one_line(fault.rule)}", fault.severity))
     remark_texts = describe_recording(report, everything=options.verbose)
     items += [ListItem(one_line(text)) for text in remark_texts]
 

@@ -41,6 +41,15 @@ def test_all_documented_formats_exist() -> None:
     assert "tensorboard" in ExportChoice()._names()
 
 
+def test_a_format_may_be_asked_for_by_its_viewer_and_has_to_be_given(
+    trace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["export", str(trace), "--to", "perfetto", "-o", "out"]) == 0
+    assert "traceEvents" in Path("out").read_text()
+    assert main(["export", str(trace)]) == 2
+    assert "Choose one of chrome, csv, folded" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("form", FORMATS)
 def test_every_format_can_be_written_to_a_file(form: str, trace: Path) -> None:
     assert main(["export", str(trace), "--to", form, "-o", "out"]) == 0

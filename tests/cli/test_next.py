@@ -41,6 +41,13 @@ def test_after_a_report_its_page_and_its_first_finding_are_suggested(folder: Pat
     assert shlex.split(explain) == ["profkit", "explain", "1", "it's starved.json"]
 
 
+def test_the_suggestion_is_one_short_line(folder: Path, tmp_path: Path) -> None:
+    older = tmp_path / "a-name-as-long-as-those-of-recordings-are.pt.trace.json"
+    older.write_bytes((folder / "it's starved.json").read_bytes())
+    result = run_on_terminal(*MAIN, "analyze", older.name, cwd=tmp_path, columns=200)
+    assert result.screen[-2] == f"next: profkit view {older.name}"
+
+
 def test_after_a_report_with_other_rules_the_finding_has_its_id(folder: Path) -> None:
     command = ("analyze", "it's starved.json", "--select", "DAT")
     last = run_on_terminal(*MAIN, *command, cwd=folder, columns=200).screen[-2]

@@ -8,7 +8,7 @@ import pytest
 from rich.cells import cell_len
 
 import profkit
-from profkit.model.finding import Cost
+from profkit.model.finding import Cost, Finding
 from profkit.model.location import Location
 from profkit.model.report import Report
 from profkit.present.facts import busiest_ops
@@ -34,6 +34,25 @@ def test_it_begins_with_the_headline() -> None:
         "the loader starves the GPU at train.py:31, up to 65.0 ms per step (37%). Highest memory "
         "cost: tensors are never freed at train.py:44 and 1 more line, 1.50 MiB per"
     )
+
+
+def test_a_busy_machine_is_one_line_below_the_headline_and_said_once() -> None:
+    fault = Finding(
+        rule="PRF014",
+        name="busy-machine",
+        severity="warning",
+        confidence="high",
+        title="Other programs took the CPU",
+        message="Other programs took the CPU for 49% of the recording: it had no core for 50 ms.",
+        fix="Record again while nothing else runs.",
+        evidence={"delayed_share": 0.49},
+    )
+
+    shown = text(replace(reports.build_gpu_report(), health=(fault,)), width=100)
+    said = "Other programs took the CPU for 49% of the recording: times and shares are inflated."
+    assert said in shown.splitlines()[:8]
+    assert shown.count("Other programs took the CPU") == 1
+    assert "warning PRF014: Record again while nothing else runs." in shown
 
 
 REPORTS = {

@@ -94,6 +94,8 @@ def render_document(document: Document, options: Options) -> bytes:
         ]
 
     is_tight = not options.verbose and len(begin) + len(_join(laid_out)) > _HEIGHT
+    if is_tight:
+        begin = _print_lines(console, _build_beginning(document, width, is_tight=True), width)
     lines = [*begin, *_join(laid_out, is_tight=is_tight)]
     text = "".join(f"{line.replace(NO_BREAK, ' ').rstrip()}\n" for line in lines)
     if options.unicode:
@@ -146,10 +148,15 @@ def _join(sections: list[_LaidOut], *, is_tight: bool = False) -> list[str]:
     return lines
 
 
-def _build_beginning(document: Document, width: int) -> Iterator[RenderableType]:
+def _build_beginning(
+    document: Document, width: int, *, is_tight: bool = False
+) -> Iterator[RenderableType]:
     yield Text(_format_header(document, width), style="dim", overflow="fold")
     yield ""
-    yield Text(prose(document.headline), style="bold")
+    caution = "" if is_tight else document.caution
+    yield Text(prose(document.headline.removesuffix(caution).rstrip()), style="bold")
+    if caution:
+        yield Text(prose(caution), style="yellow")
 
 
 def _sentence(section: DocumentSection, width: int) -> str:
