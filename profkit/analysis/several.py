@@ -37,7 +37,8 @@ from profkit.readers.progress import OnProgress
 from profkit.readers.recordings import Recording, estimate_text_bytes, group_files, may_be_ranks
 from profkit.readers.remote import is_url
 from profkit.readers.report import read_report
-from profkit.readers.stream import place_of
+from profkit.readers.stream import Copies, current_copies, place_of, use_copies
+from profkit.readers.unpacked import unpacked
 from profkit.scale.cluster import call_on_cluster, client_of_this_worker
 from profkit.scale.processes import call_in_processes, can_start
 from profkit.scale.resources import n_cores, processes_for
@@ -150,6 +151,8 @@ class _Item:
         n_readers: How many processes may read it together.
         cache_bytes: The limit of the cache.
         is_alone: Whether it is the only recording, so that it joins no other.
+        copies: The members of archives that the process can read from copies; None in this
+            process, which knows them, and on other machines.
         version: Version of profkit, which has to be the same everywhere.
     """
 
@@ -160,6 +163,7 @@ class _Item:
     n_readers: int | None = None
     cache_bytes: int | None = None
     is_alone: bool = False
+    copies: Copies | None = None
     version: str = __version__
 
 
@@ -294,7 +298,8 @@ def _iterate_results(
     for recording, result in zip(recordings, results, strict=True):
         if isinstance(result, SeveralTracesError):
             members = group_files((member, True) for member in result.members)
-            yield from _iterate_results(members, request, scale, listener)
+            with unpacked(recording.paths[0]):
+                yield from _iterate_results(members, request, scale, listener)
         else:
             yield recording, result
 
@@ -359,6 +364,7 @@ def _iterate_unordered(
         if client is not None:
             made = call_on_cluster(_FUNCTION, ordered, [needs[index] for index in by_size], client)
         else:
+            ordered = [replace(item, copies=_find_copies(item.recording)) for item in ordered]
             made = call_in_processes(_FUNCTION, ordered, n)
 
         listener.finished(0, len(items), {})
@@ -366,6 +372,13 @@ def _iterate_unordered(
             stages_ns = result.stages_ns if isinstance(result, _Result) else {}
             listener.finished(done, len(items), stages_ns)
             yield by_size[place], result
+
+
+def _find_copies(recording: Recording) -> Copies:
+    """Return the copies of its own files only, as thousands of recordings are sent."""
+    copies = current_copies()
+    names = [str(place_of(path)) for path in recording.paths]
+    return {name: copies[name] for name in names if name in copies}
 
 
 class _Stages:
@@ -399,6 +412,8 @@ def analyze_item(item: _Item, listener: Listener | None = None) -> _Result:
     # Another process does not have these limits: they come with the item.
     parallel.limit_processes(item.n_readers)
     limit_cache(item.cache_bytes)
+    if item.copies is not None:
+        use_copies(item.copies)
     stages = _Stages(listener)
 
     paths = item.recording.paths

@@ -1,6 +1,7 @@
 """Reads the paths of a command line: recordings, folders and archives of them, saved reports."""
 
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -174,8 +175,19 @@ def _read_recordings(
 
     Files of a folder that are not recordings are skipped if others are.
     """
+    with ExitStack() as archives:
+        yield from _read_each(recordings, options, shown, archives)
+
+
+def _read_each(
+    recordings: "Sequence[Recording]",
+    options: "AnalysisOptions",
+    shown: Progress,
+    archives: ExitStack,
+) -> Iterator[Input]:
     from profkit.errors import NotATraceError, SeveralTracesError
     from profkit.readers.recordings import group_files
+    from profkit.readers.unpacked import unpacked
 
     # A stack: the members of an archive are read in place of the archive.
     remaining = list(reversed(recordings))
@@ -187,6 +199,7 @@ def _read_recordings(
             shown.reading(recording.paths[0])
             input_ = _read(recording.paths, options, shown)
         except SeveralTracesError as several:
+            archives.enter_context(unpacked(recording.paths[0]))
             remaining.extend(reversed(group_files((member, True) for member in several.members)))
             continue
         except NotATraceError as error:

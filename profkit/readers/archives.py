@@ -49,7 +49,7 @@ MIN_LIMIT_BYTES: Final = 4 << 30
 MAX_COMPRESSION_RATIO: Final = 200
 """Traces compress 10 to 30 times. Only a decompression bomb has a ratio of 200."""
 _BROKEN: Final[tuple[Any, ...]] = (EOFError, isal_zlib.error, tarfile.TarError, zipfile.BadZipFile)
-_BROKEN_ARCHIVE: Final[tuple[Any, ...]] = (
+BROKEN_ARCHIVE: Final[tuple[Any, ...]] = (
     *_BROKEN,
     zlib.error,
     lzma.LZMAError,
@@ -225,10 +225,9 @@ def _decompress(raw: BinaryIO, path: str, stack: ExitStack, member: str | None =
     for depth in range(_MAX_DEPTH + 1):
         head = read_head(plain, _MAGIC_BYTES)
         whole = _Plain(plain, head)
-        if head.startswith(_GZIP):
-            plain = _Salvaged(_Gunzip(whole).read, _BROKEN)
-        elif head.startswith(_ZSTD):
-            plain = _open_zstd(whole)
+        decompressed = _open_compressed(head, whole)
+        if decompressed is not None:
+            plain = decompressed
         elif head.startswith(_ZIP) and depth == 0:
             # A zip's directory is at its end, so only one that is the file itself can be opened.
             plain = _open_in_zip(raw, path, stack, member)
@@ -249,6 +248,50 @@ def _decompress(raw: BinaryIO, path: str, stack: ExitStack, member: str | None =
     raise DamagedFileError(message, "Decompress it first.")
 
 
+def iterate_members(raw: BinaryIO, path: str) -> Iterator[tuple[str, Readable]]:
+    """Yield the name and the bytes of each file in an archive, in one pass over it.
+
+    Args:
+        raw: The archive, at its beginning. Nothing is yielded of another file.
+        path: Its path or URL, for messages.
+
+    Yields:
+        A name, and a stream that has to be read before the next name is asked for.
+
+    Raises:
+        TooLargeError: It has too many members.
+        Exception: Any of the errors that damaged archives raise.
+    """
+    plain: Readable = _Plain(raw)
+    for depth in range(_MAX_DEPTH + 1):
+        head = read_head(plain, _MAGIC_BYTES)
+        whole = _Plain(plain, head)
+        decompressed = _open_compressed(head, whole)
+        if decompressed is not None:
+            plain = decompressed
+            continue
+
+        if head.startswith(_ZIP) and depth == 0:
+            with _open_zip(raw, path) as archive:
+                for info in archive.infolist():
+                    if not info.flag_bits & _ENCRYPTED:
+                        yield info.filename, _Salvaged(archive.open(info).read, BROKEN_ARCHIVE)
+        elif head[_TAR_AT:].startswith(_TAR):
+            for tar, member in _iterate_tar(whole, path, n_bytes_of(raw), _MAX_SEARCHED):
+                file = cast("IO[bytes]", tar.extractfile(member))  # a regular file is not None
+                yield member.name, _Salvaged(file.read, BROKEN_ARCHIVE)
+        return
+
+
+def _open_compressed(head: bytes, whole: Readable) -> Readable | None:
+    """Open what a stream decompresses to; None if it is not compressed."""
+    if head.startswith(_GZIP):
+        return _Salvaged(_Gunzip(whole).read, _BROKEN)
+    if head.startswith(_ZSTD):
+        return _open_zstd(whole)
+    return None
+
+
 def read_head(plain: Readable, n_bytes: int) -> bytes:
     """Read the first bytes of a stream, fewer only at its end."""
     head = b""
@@ -259,9 +302,8 @@ def read_head(plain: Readable, n_bytes: int) -> bytes:
 
 def _open_in_zip(raw: BinaryIO, path: str, stack: ExitStack, member: str | None) -> _Salvaged:
     """Open a member of a zip, by default its only trace."""
-    limited = _Limited(raw, path, in_all=float("inf"), at_once=_MAX_DIRECTORY_BYTES)
     try:
-        archive = stack.enter_context(zipfile.ZipFile(cast("BinaryIO", limited)))
+        archive = stack.enter_context(_open_zip(raw, path))
         infos = {info.filename: info for info in archive.infolist()}
 
         name = _select_trace(list(infos), path) if member is None else member
@@ -273,12 +315,18 @@ def _open_in_zip(raw: BinaryIO, path: str, stack: ExitStack, member: str | None)
             )
 
         file = stack.enter_context(archive.open(infos[name]))
-        return _Salvaged(file.read, _BROKEN_ARCHIVE)
+        return _Salvaged(file.read, BROKEN_ARCHIVE)
     except NotImplementedError as error:
         message = f"{path} is compressed in a way that Python cannot read: {error}."
         raise UnreadableFileError(message, "Extract it first, or compress it as usual.") from error
-    except _BROKEN_ARCHIVE as error:
+    except BROKEN_ARCHIVE as error:
         raise zipfile.BadZipFile(str(error) or type(error).__name__) from error
+
+
+def _open_zip(raw: BinaryIO, path: str) -> zipfile.ZipFile:
+    """Open a zip, unless its directory would fill the memory."""
+    limited = _Limited(raw, path, in_all=float("inf"), at_once=_MAX_DIRECTORY_BYTES)
+    return zipfile.ZipFile(cast("BinaryIO", limited))
 
 
 class _Header(tarfile.TarInfo):
@@ -317,7 +365,7 @@ def _iterate_tar(
                 raise _too_large(path, f"more than {format_count(max_members)} members")
             if info.isreg():
                 yield archive, info
-    except _BROKEN_ARCHIVE as error:
+    except BROKEN_ARCHIVE as error:
         raise tarfile.ReadError(str(error) or type(error).__name__) from error
 
 
@@ -329,7 +377,7 @@ def _open_in_tar(tar: _Plain, path: str, member: str, n_bytes: int) -> _Salvaged
     for archive, info in _iterate_tar(tar, path, n_bytes, _MAX_SEARCHED):
         if info.name == member:
             file = cast("IO[bytes]", archive.extractfile(info))  # None only for other than files
-            return _Salvaged(file.read, _BROKEN_ARCHIVE)
+            return _Salvaged(file.read, BROKEN_ARCHIVE)
     raise _no_member(path, member)
 
 

@@ -2,10 +2,11 @@
 
 import os
 import stat
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from difflib import get_close_matches
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, BinaryIO, Final, cast
 
 from profkit.errors import LoadError, MissingFileError, TooLargeError, UnreadableFileError
@@ -30,6 +31,29 @@ _PLAIN_STARTS: Final = (b"{", b"[", b" ", b"\n", b"\x80")
 
 Place = Path | str
 """A local file, or a URL."""
+
+
+Copies = Mapping[str, Path]
+"""Files with the content of archives' members, by their paths, such as ``ranks.tar!rank0.json``."""
+
+
+class _ProcessState:
+    """What this process has set."""
+
+    copies: Copies = MappingProxyType({})
+
+
+_state: Final = _ProcessState()
+
+
+def use_copies(copies: Copies) -> None:
+    """Let this process read members of archives from copies, which may be compressed."""
+    _state.copies = copies
+
+
+def current_copies() -> Copies:
+    """Return the copies that this process uses, for the use of others on this machine."""
+    return _state.copies
 
 
 def place_of(path: str | os.PathLike[str]) -> Place:
@@ -107,14 +131,18 @@ def open_plain(
         SeveralTracesError: It is an archive of several traces.
     """
     file, member = split_member(place)
-    with _open_local(file) if isinstance(file, Path) else open_url(file) as stored:
+    name = str(file)
+    if member is not None and (copy := _state.copies.get(f"{file}{MEMBER}{member}")):
+        file, member = copy, None
+
+    with open_stored(file) as stored:
         raw = stored
         if on_progress is not None:
             raw = cast("BinaryIO", ProgressReads(raw, on_progress))
         if stages is not None:
             raw = cast("BinaryIO", TimedReads(raw, stages, "read"))
 
-        with open_unpacked(raw, str(file), member) as plain:
+        with open_unpacked(raw, name, member) as plain:
             yield plain
 
 
@@ -131,6 +159,11 @@ def read_whole(place: Place, limit_bytes: int | None = None) -> bytes:
     with open_plain(place) as stream:
         limit = default_limit_bytes(place) if limit_bytes is None else limit_bytes
         return b"".join(Chunks(stream, limit))
+
+
+def open_stored(place: Place) -> AbstractContextManager[BinaryIO]:
+    """Open a file or a URL for reading its bytes as they are."""
+    return _open_local(place) if isinstance(place, Path) else open_url(place)
 
 
 @contextmanager
