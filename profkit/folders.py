@@ -1,6 +1,8 @@
 """Finds the working directory, which a program may have removed, and the folders of profkit."""
 
+import errno
 import os
+import stat
 from pathlib import Path
 from typing import Final
 
@@ -33,6 +35,26 @@ def cache_folder(name: str) -> Path:
         return cache / name
     home = Path(os.environ.get("XDG_CACHE_HOME", ""))
     return (home if home.is_absolute() else Path.home() / ".cache") / "profkit" / name
+
+
+def make_own_folder(folder: Path) -> None:
+    """Create a folder of the cache, unless it exists.
+
+    Raises:
+        OSError: It cannot be created; or it is a link or another user's, who would have profkit
+            write, and remove old files, somewhere else.
+    """
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    status = folder.lstat()
+    if not stat.S_ISDIR(status.st_mode):
+        raise OSError(errno.ELOOP, "it is a link", str(folder))
+    if not is_users(status):
+        raise OSError(errno.EPERM, "it belongs to another user", str(folder))
+
+
+def is_users(status: os.stat_result) -> bool:
+    """Return whether a file or folder is this user's, where the system tells."""
+    return not hasattr(os, "geteuid") or status.st_uid == os.geteuid()
 
 
 class _ProcessState:

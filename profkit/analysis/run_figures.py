@@ -7,7 +7,6 @@ files, of what decides which findings there are, and of profkit's own sources.
 import contextlib
 import hashlib
 import os
-import stat
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -16,11 +15,11 @@ import msgspec
 
 from profkit.analysis.options import AnalysisOptions
 from profkit.dataclass import dataclass
-from profkit.folders import cache_folder, cache_limit
+from profkit.folders import cache_folder, cache_limit, make_own_folder
 from profkit.model.report import Report
 from profkit.present.finding_ids import finding_ids
 from profkit.present.main_figures import main_figures
-from profkit.readers.cache import hash_code, is_users
+from profkit.readers.cache import hash_code
 
 _FOLDER: Final = "figures"
 _ENDING: Final = ".json"
@@ -126,11 +125,7 @@ def _write_entry(entry: Path, text: bytes) -> None:
         OSError: It cannot be written.
     """
     folder = entry.parent
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    # A link in place of the folder would have profkit write somewhere else.
-    status = folder.lstat()
-    if not (stat.S_ISDIR(status.st_mode) and is_users(status)):
-        return
+    make_own_folder(folder)
 
     # Entries are never updated, so that the oldest are of recordings that nobody lists.
     names = os.listdir(folder)  # noqa: PTH208  (names, of which there may be thousands)

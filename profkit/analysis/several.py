@@ -298,6 +298,7 @@ def _iterate_results(
     for recording, result in zip(recordings, results, strict=True):
         if isinstance(result, SeveralTracesError):
             members = group_files((member, True) for member in result.members)
+            # Reading each member from the archive would take a pass over all that is before it.
             with unpacked(recording.paths[0]):
                 yield from _iterate_results(members, request, scale, listener)
         else:
@@ -362,6 +363,7 @@ def _iterate_unordered(
         by_size = sorted(range(len(items)), key=lambda index: -texts[index])
         ordered = [items[index] for index in by_size]
         if client is not None:
+            # Copies of an archive's members are on this machine only.
             made = call_on_cluster(_FUNCTION, ordered, [needs[index] for index in by_size], client)
         else:
             ordered = [replace(item, copies=_find_copies(item.recording)) for item in ordered]
@@ -412,6 +414,7 @@ def analyze_item(item: _Item, listener: Listener | None = None) -> _Result:
     # Another process does not have these limits: they come with the item.
     parallel.limit_processes(item.n_readers)
     limit_cache(item.cache_bytes)
+    # None in this process, which has its copies, and on other machines, which have none.
     if item.copies is not None:
         use_copies(item.copies)
     stages = _Stages(listener)

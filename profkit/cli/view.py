@@ -14,7 +14,7 @@ from profkit.cli._options import add_analysis_options, add_paths_argument
 from profkit.cli._output import check_target, deliver
 from profkit.cli._progress import progress
 from profkit.cli._scale import Place, add_scale_options
-from profkit.folders import cache_folder, working_folder
+from profkit.folders import cache_folder, make_own_folder, working_folder
 
 if TYPE_CHECKING:
     from profkit.analysis.options import AnalysisOptions
@@ -125,7 +125,7 @@ def _choose_page(name: str, paths: tuple[str, ...]) -> Path:
     digest = hashlib.sha256(key.encode("utf-8", "backslashreplace")).hexdigest()[:8]
     try:
         # Not readable by other users, since a report shows source lines.
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_own_folder(folder)
         pages = sorted(folder.glob("*.html"), key=lambda page: page.stat().st_mtime)
         # The new page needs a place too.
         for page in pages[: max(0, len(pages) - _MAX_PAGES + 1)]:

@@ -28,7 +28,7 @@ from isal.isal_zlib import crc32
 
 from profkit._version import __version__
 from profkit.dataclass import dataclass
-from profkit.folders import cache_folder, cache_limit
+from profkit.folders import cache_folder, cache_limit, is_users, make_own_folder
 from profkit.readers.progress import Stages
 from profkit.readers.stream import Place, is_file, split_member, text_bytes
 
@@ -225,7 +225,7 @@ class Cache:
         """
         head, arrays = _encode(entry)
         n_bytes = len(head) + sum(array.nbytes + gap for array, gap in arrays)
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_own_folder(path.parent)
         if not self._make_room(path.parent, n_bytes):
             return
 
@@ -346,11 +346,6 @@ def _new_hash(text: bytes = b"") -> Any:  # noqa: ANN401  (hashlib's)
     import hashlib  # noqa: PLC0415  (slow, and no small file needs it)
 
     return hashlib.blake2b(text, digest_size=20)
-
-
-def is_users(status: os.stat_result) -> bool:
-    """Return whether a file or folder is this user's, where the system tells."""
-    return not hasattr(os, "geteuid") or status.st_uid == os.geteuid()
 
 
 def _checksum(content: Any) -> int:  # noqa: ANN401  (anything with a buffer)

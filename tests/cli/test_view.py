@@ -89,6 +89,22 @@ def test_a_recording_has_one_page_and_old_pages_are_removed(
     assert len(list(folder.iterdir())) <= 21
 
 
+def test_no_page_is_removed_from_a_folder_that_the_cache_links_to(
+    trace: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    site = tmp_path / "site"
+    site.mkdir()
+    pages = {f"{number}.html" for number in range(30)}
+    for page in pages:
+        (site / page).write_text("")
+    (tmp_path / "cache" / "profkit").mkdir(parents=True)
+    (tmp_path / "cache" / "profkit" / "pages").symlink_to(site)
+
+    assert main(["view", trace]) == 5
+    assert "pages cannot be used: it is a link" in capsys.readouterr().err
+    assert {page.name for page in site.iterdir()} == pages
+
+
 def test_a_browser_opens_if_there_is_a_screen(
     trace: str,
     machine: list[str],

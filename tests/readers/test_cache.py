@@ -441,6 +441,21 @@ def test_the_cache_is_not_used_where_its_folder_is_not_a_folder(
     assert len(reads) == 2
 
 
+def test_nothing_is_written_through_a_link_in_place_of_the_folder(
+    path: Path, folder: Path, tmp_path: Path
+) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "old.txt").write_text("not a recording")
+    os.utime(elsewhere / "old.txt", (0, 0))
+    folder.parent.mkdir()
+    folder.symlink_to(elsewhere)
+
+    trace = read_trace(path)
+    assert "cache: not written, it is a link" in trace.notes.stages_ns
+    assert [file.name for file in elsewhere.iterdir()] == ["old.txt"]
+
+
 def test_an_interrupted_write_leaves_nothing(
     path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

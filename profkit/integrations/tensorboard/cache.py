@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from profkit._version import __version__
-from profkit.folders import cache_folder
+from profkit.folders import cache_folder, make_own_folder
 
 _FORMAT: Final = "4"
 """Changes with the format of what the worker writes."""
@@ -49,7 +49,7 @@ class ResultCache:
         if self._folder is None:
             preferred = self._preferred or cache_folder("tensorboard")
             try:
-                preferred.mkdir(mode=0o700, parents=True, exist_ok=True)
+                make_own_folder(preferred)
                 with tempfile.TemporaryFile(dir=preferred):
                     pass
                 self._folder = preferred
