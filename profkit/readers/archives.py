@@ -256,7 +256,7 @@ def iterate_members(raw: BinaryIO, path: str) -> Iterator[tuple[str, Readable]]:
         path: Its path or URL, for messages.
 
     Yields:
-        A name, and a stream that has to be read before the next name is asked for.
+        A name, and a stream that has to be read before the next one.
 
     Raises:
         TooLargeError: It has too many members.
