@@ -112,7 +112,7 @@ from profkit.model.events import (
 from profkit.model.finding import Basis, Confidence, Cost, Finding
 from profkit.model.growth import growth
 from profkit.model.job import Lateness
-from profkit.model.live_memory import CYCLE, TEE, Chain, Leak
+from profkit.model.live_memory import CYCLE, NUMBERED, TEE, Chain, Leak
 from profkit.model.location import Location
 from profkit.model.memory_summary import FragmentationSite
 from profkit.model.snapshot import NO_STACK, MemorySnapshot, State
@@ -147,5 +147,5 @@ __all__ = [  # noqa: RUF022  (in groups)
     "Compiled", "CodePlace", "CpuTime", "HostThreads", "DeviceMismatch", "DEBUG_SETTINGS",
     "DeviceInfo", "lacks_bfloat16", "LoadNotes", "LOST_TIME", "MemorySnapshot", "State", "NO_STACK",
     "FragmentationSite", "fragmentation_summary", "allocation_sites", "Leak", "Chain", "CYCLE",
-    "TEE", "Lateness", "PlaceTime",
+    "NUMBERED", "TEE", "Lateness", "PlaceTime",
 ]  # fmt: skip

@@ -44,6 +44,7 @@ from typing import Final
 from profkit.engine.families.leaks.causes import main_chain
 from profkit.engine.families.leaks.findings import LeakThresholds, leak_findings
 from profkit.engine.families.leaks.messages import (
+    holder_name,
     leak_message,
     library_fix,
     limit_fix,
@@ -52,7 +53,7 @@ from profkit.engine.families.leaks.messages import (
     sentences,
     storage_ratio,
 )
-from profkit.rule import CYCLE, TEE, Chain, Context, Finding, Leak, RuleInfo, needs
+from profkit.rule import CYCLE, NUMBERED, TEE, Chain, Context, Finding, Leak, RuleInfo, needs
 
 INFO = RuleInfo(
     id="MEM004",
@@ -63,6 +64,11 @@ INFO = RuleInfo(
     since="0.1.0",
 )
 
+_PARAMETER: Final = ".Parameter"
+_IN_C: Final = "a callback in C"
+"""In the parts of a chain, what a C library calls back, such as ``atexit``."""
+_EXIT_STACK: Final = "._exit_callbacks"
+"""Where a ``contextlib.ExitStack`` keeps what it calls when it is closed."""
 _FIXES: Final = {
     "queue": (
         "Give {0} a `maxsize`, so that `put` blocks, or read it faster: it is filled faster than "
@@ -129,7 +135,15 @@ def _suggest_fix(leak: Leak) -> str:
     if specific:
         return specific
 
+    if leak.type.endswith(_PARAMETER):
+        return (
+            f"Create the modules once before the loop, or drop those that are no longer used: "
+            f"{quoted_holder(leak, 'what holds them')} keeps each with its gradients."
+        )
+
     chain = main_chain(leak)
+    if chain is not None and not chain.container and not chain.is_entry and holder_name(leak):
+        return _suggest_attribute_fix(leak, chain)
     limit = "keep only the last ones (`collections.deque(maxlen=100)`)"
     # No dict has a maximum length.
     if chain is not None and chain.container.lower().endswith("dict"):
@@ -139,25 +153,23 @@ def _suggest_fix(leak: Leak) -> str:
     return f"Clear {holder} after its tensors are used, or {limit}{move}."
 
 
+def _suggest_attribute_fix(leak: Leak, chain: Chain) -> str:
+    """Suggest what to do about an object that is no container, or about attributes of one."""
+    if chain.name.endswith(NUMBERED):
+        return (
+            f"Store the latest value under one name, or the last ones in a "
+            f"`collections.deque(maxlen=100)`: each step adds an attribute {quoted(chain.name)}."
+        )
+    return f"Create what {quoted(chain.name)} is anew, or release what it refers to after use."
+
+
 def _suggest_holder_fix(leak: Leak) -> str:
     """Suggest the fix for a particular kind of holder; return "" for any other kind."""
     chain, holder = main_chain(leak), quoted_holder(leak, "the container")
 
-    if chain is not None and any(CYCLE in part for part in chain.parts):
-        return (
-            f"Iterate over the source of {holder} anew in each epoch, as with `while True: yield "
-            f"from loader`: `{CYCLE}` saves every item of the first pass."
-        )
-    if chain is not None and any(TEE in part for part in chain.parts):
-        # The iterator that is behind holds the items, and any of them may be that one.
-        names = sorted({quoted(chain.name) for chain in leak.chains if chain.name})
-        iterators = f" ({' and '.join(names)})" if names else ""
-        return (
-            f"Advance all iterators of `itertools.tee`{iterators} equally, or delete the one that "
-            "is no longer used: an item is kept until each has passed it."
-        )
-    if chain is not None and _is_optimizer_history(chain):
-        return f"Lower the optimizer's `history_size`: {holder} keeps tensors of that many steps."
+    of_library = "" if chain is None else _suggest_library_type_fix(leak, chain)
+    if of_library:
+        return of_library
     if leak.is_enlarged:
         return (
             f"Keep only the last part of {quoted_holder(leak, 'the tensor')}, or start it anew for "
@@ -169,7 +181,39 @@ def _suggest_holder_fix(leak: Leak) -> str:
             f"Let the threads end whose calls have the variable {holder}, or pass its values to a "
             "few threads through a `queue.Queue` with a `maxsize`."
         )
-    return "" if chain is None else _FIXES.get(chain.kind, "").format(holder)
+    if chain is None or _is_around_optimizer(chain):
+        return ""
+    return _FIXES.get(chain.kind, "").format(holder)
+
+
+def _suggest_library_type_fix(leak: Leak, chain: Chain) -> str:
+    """Suggest the fix for a chain through a type of a library; return "" for any other chain."""
+    holder = quoted(chain.name) if holder_name(leak) else "the container"
+
+    if any(CYCLE in part for part in chain.parts):
+        return (
+            f"Iterate over the source of {holder} anew in each epoch, as with `while True: yield "
+            f"from loader`: `{CYCLE}` saves every item of the first pass."
+        )
+    if any(TEE in part for part in chain.parts):
+        # The iterator that is behind holds the items, and any of them may be that one.
+        names = sorted({quoted(chain.name) for chain in leak.chains if chain.name})
+        iterators = f" ({' and '.join(names)})" if names else ""
+        return (
+            f"Advance all iterators of `itertools.tee`{iterators} equally, or delete the one that "
+            "is no longer used: an item is kept until each has passed it."
+        )
+    if any(_IN_C in part for part in chain.parts):
+        return (
+            "Register the callback once, before the loop: its arguments are kept until the program "
+            "ends, or until it is unregistered."
+        )
+    if chain.name.endswith(_EXIT_STACK):
+        stack = quoted(chain.name.removesuffix(_EXIT_STACK))
+        return f"Open {stack} within the loop: it keeps its callbacks until it is closed."
+    if _is_optimizer_history(chain):
+        return f"Lower the optimizer's `history_size`: {holder} keeps tensors of that many steps."
+    return ""
 
 
 def _is_variable_of_threads(chain: Chain, leak: Leak) -> bool:
@@ -179,10 +223,19 @@ def _is_variable_of_threads(chain: Chain, leak: Leak) -> bool:
     return is_variable and leak.n > 1 and has_thread
 
 
+def _is_around_optimizer(chain: Chain) -> bool:
+    """Tell whether a container grows whose entries have an optimizer beside other attributes."""
+    attributes = [part for part in chain.parts if part in {".state", ".param_groups"}]
+    if chain.kind != "optimizer" or not attributes or attributes[0] in chain.name:
+        return False
+    before = chain.parts[chain.parts.index(attributes[0]) - 1]
+    return before.startswith(".") and not chain.name.endswith(before)
+
+
 def _is_optimizer_history(chain: Chain) -> bool:
     """Tell whether a list or deque within one parameter's state grows, as in L-BFGS."""
     return (
         chain.kind == "optimizer"
-        and ".state" in chain.parts
+        and ".state" in chain.name
         and chain.container.rpartition(".")[2] in {"list", "deque"}
     )

@@ -44,7 +44,12 @@ from collections.abc import Iterator
 
 from profkit.engine.families.leaks.causes import main_chain
 from profkit.engine.families.leaks.findings import LeakThresholds, leak_findings
-from profkit.engine.families.leaks.messages import leak_message, library_fix, quoted_holder
+from profkit.engine.families.leaks.messages import (
+    leak_message,
+    library_fix,
+    limit_fix,
+    quoted_holder,
+)
 from profkit.rule import Context, Finding, Leak, RuleInfo, needs
 
 INFO = RuleInfo(
@@ -65,8 +70,8 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
 
 
 def _suggest_fix(leak: Leak) -> str:
-    if library_fix(leak):
-        return library_fix(leak)
+    if library_fix(leak) or limit_fix(leak):
+        return library_fix(leak) or limit_fix(leak)
 
     chain, holder = main_chain(leak), quoted_holder(leak, "the cache")
     # A cached result with its graph holds the activations behind it as well.

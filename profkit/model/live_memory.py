@@ -20,6 +20,8 @@ SCHEMA: Final = "profkit.memory/2"
 
 CYCLE: Final = "itertools.cycle"
 """In the parts of a chain, an iterator that saves all items of its first pass."""
+NUMBERED: Final = "*"
+"""At the end of a chain's name, attributes that differ in a number, such as ``model.hist_1``."""
 TEE: Final = "_tee_dataobject"
 """In the parts of a chain, the items that not all iterators of ``itertools.tee`` have passed."""
 
@@ -53,6 +55,8 @@ class Chain:
         is_entry: Whether the object is an entry of a container, not the value of a name.
         is_library: Whether the root belongs to a library rather than to the program.
         container_limit: Most entries of that container, such as a deque's ``maxlen``, or None.
+        emptied_by: The method of the owning object that empties it, such as ``reset``, or empty.
+        is_by_sample: Whether a data set has at most one entry in it for each sample.
     """
 
     kind: HolderKind
@@ -64,6 +68,8 @@ class Chain:
     is_entry: bool = False
     is_library: bool = False
     container_limit: int | None = None
+    emptied_by: str = ""
+    is_by_sample: bool = False
 
 
 @dataclass(frozen=True)
@@ -76,6 +82,7 @@ class Graph:
         root: Type of a typical ``grad_fn``, such as ``AddBackward0``.
         is_exact: False if the walk stopped at its limit.
         number: The same for graphs that have most of their nodes in common; 0 if it is unknown.
+        n_tensors: Number of these tensors; 0 if it is unknown.
     """
 
     n_nodes: int
@@ -83,6 +90,7 @@ class Graph:
     root: str
     is_exact: bool = True
     number: int = 0
+    n_tensors: int = 0
 
 
 @dataclass(frozen=True)

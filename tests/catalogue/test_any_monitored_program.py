@@ -107,7 +107,8 @@ def build_all_leaks() -> LiveBuilder:
     mine = ("__main__", ".kept", "[3]")
 
     def add(kind: str, device: str, holder: str, graph: Graph | None = None) -> None:
-        chains = () if kind == "garbage" else (Chain(holder, mine, "list", 200, "kept"),)  # type: ignore[arg-type]
+        name = f"kept{len(builder.build().leaks)}"
+        chains = () if kind == "garbage" else (Chain(holder, mine, "list", 200, name),)  # type: ignore[arg-type]
 
         builder.add(
             Leak(

@@ -2,11 +2,12 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from profkit.model.finding import Finding
-from profkit.model.live_memory import Chain, Graph, TensorShape
+from profkit.model.live_memory import Chain, Graph, Leak, TensorShape
 from profkit.model.report import Report
 from profkit.testing import LiveBuilder
 
@@ -271,3 +272,111 @@ def test_the_globals_of_a_module_are_findings_of_their_own(found: Found, watched
     b = watched(chains=(first,))
     b.add(replace(b.build().leaks[0], chains=(second,)))
     assert len(found(b, RULE)) == 2
+
+
+def test_the_lists_of_a_dict_are_one_holder(found: Found, watched: Watched) -> None:
+    first = Chain("module-global", ("m", ".bank", "[3]", "[9]"), "list", 200, name="bank[3]")
+    second = replace(first, parts=("m", ".bank", "[5]", "[2]"), name="bank[5]")
+    b = watched(chains=(first,), per_step_bytes=40 * KIB)
+    b.add(replace(b.build().leaks[0], chains=(second,), per_step_bytes=32 * KIB))
+    (finding,) = found(b, RULE)
+    assert finding.cost.per_step_bytes == 72 * KIB
+
+
+def test_objects_in_a_container_of_tensors_are_in_the_same_finding(
+    found: Found, watched: Watched
+) -> None:
+    records = Chain("module-global", ("m", ".records", "[9]"), "list", 200, name="records")
+    b = watched(chains=(records,), per_step_bytes=40 * KIB)
+    b.add(Leak("host", "host", 30 * KIB, 6000 * KIB, 9, 1, 200, type="dict", chains=(records,)))
+    (finding,) = found(b, RULE)
+    assert (finding.cost.per_step_bytes, finding.severity) == (70 * KIB, "warning")
+    assert found(b, "host-growth") == ()
+
+
+def test_objects_without_holder_are_of_the_line_that_makes_the_tensors(
+    found: Found, watched: Watched
+) -> None:
+    b = watched(chains=(), per_step_bytes=70 * KIB)
+    stack = (replace(b.build().leaks[0].stack[0], function=""),)
+    b.add(Leak("host", "host", 60 * KIB, 6000 * KIB, 9, 1, 200, type="bytes", stack=stack))
+    (finding,) = found(b, RULE)
+    assert finding.cost.per_step_bytes == 130 * KIB
+    assert found(b, "host-growth") == ()
+
+
+@pytest.mark.parametrize(
+    ("changes", "chain", "fix"),
+    [
+        (
+            {},
+            Chain("instance", ("m", ".preds", "[9]"), "list", 9, "m.preds", emptied_by="reset"),
+            "Call `m.reset()` once the values of `preds` are used: it empties them.",
+        ),
+        (
+            {},
+            Chain("instance", ("net", ".out_9"), name="net.out_*"),
+            (
+                "Store the latest value under one name, or the last ones in a "
+                "`collections.deque(maxlen=100)`: each step adds an attribute `net.out_*`."
+            ),
+        ),
+        (
+            {"type": "torch.nn.parameter.Parameter"},
+            Chain("instance", ("net", ".heads", "[9]", ".weight"), name="net.heads", is_entry=True),
+            (
+                "Create the modules once before the loop, or drop those that are no longer used: "
+                "`net.heads` keeps each with its gradients."
+            ),
+        ),
+        (
+            {},
+            Chain("frame", ("stack", "._exit_callbacks", "[9]"), "deque", 9, "s._exit_callbacks"),
+            "Open `s` within the loop: it keeps its callbacks until it is closed.",
+        ),
+        (
+            {},
+            Chain("unknown", ("the arguments of a callback in C, such as that of `atexit`",)),
+            (
+                "Register the callback once, before the loop: its arguments are kept until the "
+                "program ends, or until it is unregistered."
+            ),
+        ),
+        (
+            {},
+            Chain("module-global", ("m", ".pickler"), name="pickler"),
+            "Create what `pickler` is anew, or release what it refers to after use.",
+        ),
+        (
+            {},
+            Chain(
+                "optimizer",
+                ("Trial", ".registry", "[9]", ".opt", ".state", "[<Parameter>]", "['step']"),
+                "list",
+                9,
+                name="Trial.registry",
+            ),
+            (
+                "Clear `Trial.registry` after its tensors are used, or keep only the last ones "
+                "(`collections.deque(maxlen=100)`)."
+            ),
+        ),
+    ],
+)
+def test_the_fix_fits_what_holds_the_tensors(
+    found: Found, watched: Watched, changes: dict[str, Any], chain: Chain, fix: str
+) -> None:
+    (finding,) = found(watched(chains=(chain,), **changes), RULE)
+    assert finding.fix == fix
+
+
+def test_a_cache_of_samples_is_full_after_an_epoch(found: Found, watched: Watched) -> None:
+    cache = Chain(
+        "instance", ("data", ".seen", "[9]"), "dict", 200, name="data.seen", is_by_sample=True
+    )
+    (finding,) = found(watched(chains=(cache,), per_step_bytes=1 << 20), RULE)
+    assert finding.severity == "note"
+    assert finding.message.endswith(
+        "`data.seen` is full once each sample of the data set was read."
+    )
+    assert finding.fix.startswith("Leave `data.seen` if all samples fit in memory")

@@ -252,3 +252,34 @@ def test_an_inference_loop_is_to_run_without_a_graph(found: Found, watched: Watc
     b.step_definition = "module"
     (finding,) = found(b, RULE)
     assert finding.fix.startswith("Run the loop under `torch.no_grad()`")
+
+
+def test_what_an_object_holds_beside_graphs_is_in_the_same_finding(
+    found: Found, watched: Watched
+) -> None:
+    values = Chain("instance", ("buffer", ".values", "[9]"), "list", 200, "buffer.values")
+    states = replace(values, parts=("buffer", ".states", "[9]"), name="buffer.states")
+    b = watched(chains=(values,), graph=BEHIND, per_step_bytes=8 * KIB)
+    b.add(replace(b.build().leaks[0], chains=(states,), graph=None, per_step_bytes=24 * KIB))
+    (finding,) = found(b, RULE)
+    assert finding.message.endswith(
+        "This is the sum of `buffer.values` (8.00 KiB) and `buffer.states` (24.0 KiB)."
+    )
+    assert finding.fix == (
+        "Clear `buffer.values` and `buffer.states` together after their values are used, which "
+        "frees all of it."
+    )
+    assert (finding.cost.per_step_bytes, finding.severity) == (32 * KIB, "warning")
+    assert found(b, "growing-container") == ()
+
+
+def test_a_graph_that_is_little_of_what_an_object_holds_is_not_its_cause(
+    found: Found, watched: Watched
+) -> None:
+    values = Chain("instance", ("buffer", ".values", "[9]"), "list", 200, "buffer.values")
+    states = replace(values, parts=("buffer", ".states", "[9]"), name="buffer.states")
+    b = watched(chains=(values,), graph=BEHIND, per_step_bytes=8 * KIB)
+    b.add(replace(b.build().leaks[0], chains=(states,), graph=None, per_step_bytes=1 << 20))
+    assert found(b, RULE) == ()
+    (finding,) = found(b, "growing-container")
+    assert finding.cost.per_step_bytes == (1 << 20) + 8 * KIB

@@ -6,14 +6,23 @@ so a key whose type is not built in is shown by its type's name. Every part is s
 """
 
 import itertools
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import field
 from typing import Final, Literal, NamedTuple
 
 from profkit.capture.memory.holders import links
-from profkit.capture.memory.holders.attributes import full_name, is_class, namespace_of
-from profkit.capture.memory.holders.containers import length_of, limit_of
-from profkit.capture.memory.holders.roots import Root
+from profkit.capture.memory.holders.attributes import (
+    full_name,
+    is_class,
+    namespace_of,
+    type_name,
+)
+from profkit.capture.memory.holders.containers import find_key, length_of, limit_of
+from profkit.capture.memory.holders.declared_limits import find_declared_limit
+from profkit.capture.memory.holders.emptying_methods import find_emptying_method
+from profkit.capture.memory.holders.links import is_a
+from profkit.capture.memory.holders.roots import Root, is_class_of_program
 from profkit.dataclass import dataclass
 from profkit.model.live_memory import Chain, HolderKind
 from profkit.names import middle_cut, visible
@@ -53,12 +62,14 @@ class _Container(NamedTuple):
     Attributes:
         limit: Most entries that it takes, or None.
         n_parts: Number of parts that lead to it.
+        position: Its place on the path.
     """
 
     type: str
     length: int
     limit: int | None
     n_parts: int
+    position: int
 
 
 @dataclass
@@ -67,6 +78,7 @@ class _Text:
 
     Attributes:
         where: Suffix of the current segment, such as `` in main at train.py:3``.
+        is_library: Whether all objects so far belong to a library.
         kind: The most specific kind of holder so far.
         containers: Each container passed that can grow.
     """
@@ -74,6 +86,7 @@ class _Text:
     kind: HolderKind
     parts: list[_Part] = field(default_factory=list)
     where: str = ""
+    is_library: bool = False
     containers: list[_Container] = field(default_factory=list)
 
     def add(self, text: str, role: _Role = "attribute") -> None:
@@ -117,6 +130,12 @@ def render_chain(
     text = _write_path(path, root, labels or {})
 
     growing = _find_growing(text.containers)
+    owner_path = path if growing is None else path[: growing.position + 1]
+    if growing is not None and growing.limit is None:
+        limit = _find_declared_limit(owner_path, root)
+        # A bound that was exceeded is none.
+        is_kept = limit is not None and growing.length <= limit
+        growing = growing._replace(limit=limit if is_kept else None)
     name, scope = _find_name_and_scope(text.parts, None if growing is None else growing.n_parts)
 
     return Chain(
@@ -127,23 +146,32 @@ def render_chain(
         name=name,
         scope=scope,
         is_entry=any(part.role == "entry" for part in text.parts[1:]),
-        is_library=root.is_library,
+        is_library=text.is_library,
         container_limit=None if growing is None else growing.limit,
+        emptied_by=find_emptying_method(owner_path),
+        is_by_sample=growing is not None and _is_by_sample(owner_path),
     )
 
 
 def _write_path(path: Sequence[object], root: Root, labels: Mapping[tuple[int, int], str]) -> _Text:
     """Write the links of a path, and note the containers that it passes."""
-    text = _Text(root.kind)
+    text = _Text(root.kind, is_library=root.is_library)
     if root.kind == "unknown":
         text.add(links.unnamed_holder(path[0]), "name")
     else:
         text.add(root.name, "name")
         text.where = root.where
 
+    is_foreign = root.is_library or root.kind == "unknown"
     position = 0
     while position < len(path) - 1:
         _note_container(text, path, position)
+        if is_foreign and _is_instance_of_program(path[position]):
+            is_foreign = text.is_library = False
+            # How a trainer or loader reaches it tells less than the name of its class.
+            if position or root.kind != "unknown":
+                text.restart(type_name(type(path[position])))
+                text.kind = "instance"
 
         # A link through C++ cannot be read from the objects: the search has named it.
         label = labels.get((id(path[position]), id(path[position + 1])))
@@ -212,8 +240,43 @@ def _note_container(text: _Text, path: Sequence[object], position: int) -> None:
     if length is None or (type(thing) is dict and _is_namespace(path, position)):
         return
     text.containers.append(
-        _Container(full_name(type(thing)), length, limit_of(thing), len(text.parts))
+        _Container(full_name(type(thing)), length, limit_of(thing), len(text.parts), position)
     )
+
+
+def _find_declared_limit(path: Sequence[object], root: Root) -> int | None:
+    """Find the most entries that the program allows in the container at the end of a path."""
+    for place in range(len(path) - 2, max(len(path) - 4, -1), -1):
+        thing = path[place]
+        if place == 0 and type(thing) is dict and "__builtins__" in thing:
+            key = find_key(thing, path[-1])
+            return find_declared_limit(str(key[0]), None, thing) or None if key else None
+
+        key = find_key(namespace_of(thing), path[-1])
+        if key is not None:
+            return find_declared_limit(str(key[0]), thing, {}) or None
+
+    # A variable of a running function, most likely of the program's own file.
+    if len(path) == 1 and root.kind == "frame" and not root.is_library:
+        return find_declared_limit(root.name, None, vars(sys.modules["__main__"])) or None
+    return None
+
+
+def _is_by_sample(path: Sequence[object]) -> bool:
+    """Tell whether a container is a data set's, and has at most one entry for each sample."""
+    container = path[-1]
+    is_indexed = type(container) is dict and all(type(key) is int for key in list(container)[:8])
+    owners = [
+        thing
+        for thing in path[-3:-1]
+        if is_a(thing, "torch.utils.data", "Dataset")
+        and not is_a(thing, "torch.utils.data", "IterableDataset")
+    ]
+    return is_indexed and bool(owners)
+
+
+def _is_instance_of_program(thing: object) -> bool:
+    return namespace_of(thing) is not None and is_class_of_program(type(thing))
 
 
 def _is_namespace(path: Sequence[object], position: int) -> bool:

@@ -276,11 +276,12 @@ def _from_instance(path: Path) -> Link | None:
     # Since Python 3.11 an instance may refer to its values without a dict in between.
     if path[1] is not namespace:
         key = find_key(namespace, path[1])
-        return None if key is None else _attribute(key, 1, _instance_kind(thing))
+        return None if key is None else _attribute(key, 1, _instance_kind(thing, key))
 
     if not path[2:]:
         return Link(".__dict__", 1, kind=_instance_kind(thing))
-    return _attribute(find_key(namespace, path[2]), 2, _instance_kind(thing))
+    key = find_key(namespace, path[2])
+    return _attribute(key, 2, _instance_kind(thing, key))
 
 
 def _from_slots(path: Path) -> Link | None:
@@ -289,10 +290,17 @@ def _from_slots(path: Path) -> Link | None:
     return None if name is None else Link(f".{name}", 1, kind=_instance_kind(path[0]))
 
 
-def _instance_kind(thing: object) -> HolderKind | None:
+def _instance_kind(thing: object, key: tuple[object] | None = None) -> HolderKind | None:
+    """Return what kind of holder an object is.
+
+    Args:
+        key: The name of its attribute on the chain, as a 1-tuple; None if it has none.
+    """
     kinds = (_KINDS.get(full_name(cls)) for cls in mro_of(type(thing)))
     kind: HolderKind | None = next(filter(None, kinds), None)
-    if kind is not None:
+    # A thread's own attributes are its arguments; what the program adds outlives its end.
+    is_added = kind == "thread" and key is not None and not str(key[0]).startswith("_")
+    if kind is not None and not is_added:
         return kind
     # Types of the standard library, such as a partial or an iterator, are no meaningful kind.
     top = module_of(type(thing)).partition(".")[0]

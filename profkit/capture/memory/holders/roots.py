@@ -164,6 +164,19 @@ class Roots:
         return root is not None and root.is_library
 
 
+def is_class_of_program(cls: type) -> bool:
+    """Tell whether a class is defined in the program, and neither in a library nor in C."""
+    name = module_of(cls)
+    module = sys.modules.get(name)
+    if name == "__main__":
+        return True
+    if not issubclass(type(module), ModuleType) or name.partition(".")[0] == _OWN_PACKAGE:
+        return False
+    file = (namespace_of(module) or {}).get("__file__")
+    is_file = type(file) is str and name.partition(".")[0] not in sys.stdlib_module_names
+    return is_file and not in_library(str(file), library_roots())
+
+
 def _is_own_namespace(namespace: dict[Any, object]) -> bool:
     """Tell whether a dict is the globals of a profkit module that does not run as the program."""
     if "__builtins__" not in namespace:

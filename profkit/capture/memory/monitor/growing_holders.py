@@ -31,8 +31,9 @@ _N_EXAMPLES: Final = 3
 """Of many containers that grow alike, those whose holders are searched."""
 _HOLDER_SEARCH_S: Final = 1.0
 """CPU seconds of a search for holders; there are a few in a run."""
-_MIN_ENTRIES_PER_STEP: Final = 0.25
-"""Entries that a container gains at least: one in four steps."""
+_MIN_ENTRIES_PER_STEP: Final = 0.02
+"""Entries that a container gains at least: one in fifty steps, as of checkpoints."""
+_MIN_ADDED: Final = 2
 
 
 class View(NamedTuple):
@@ -51,6 +52,7 @@ class GrowingHolder(NamedTuple):
         limit_bytes: What it takes once it is full; None without a limit.
         view: Its newest entry if that is a view.
         owner: Type of an object of a library in its newest entry; empty without one.
+        entry_bytes: Mean bytes of an entry.
     """
 
     per_step: float
@@ -58,6 +60,15 @@ class GrowingHolder(NamedTuple):
     limit_bytes: float | None = None
     view: View | None = None
     owner: str = ""
+    entry_bytes: float = 0.0
+
+    def with_chains(self, chains: tuple[Chain, ...]) -> "GrowingHolder":
+        """Return the holder with the chains to it, and the limit that the program's source sets."""
+        limits = {chain.container_limit for chain in chains}
+        limit = next(iter(limits)) if len(limits) == 1 else None
+        if self.limit_bytes is not None or limit is None:
+            return self._replace(chains=chains)
+        return self._replace(chains=chains, limit_bytes=self.entry_bytes * limit)
 
 
 class HolderTracker:
@@ -88,7 +99,7 @@ class HolderTracker:
 
         targets, rates = _find_replaced(objects.large, large_before, n_steps)
         held = [GrowingHolder(rate, ()) for rate in rates]
-        grown = np.flatnonzero(added >= _MIN_ENTRIES_PER_STEP * n_steps)
+        grown = np.flatnonzero(added >= max(_MIN_ENTRIES_PER_STEP * n_steps, _MIN_ADDED))
         grown = grown[np.argsort(-added[grown], kind="stable")]
         indices = grown[:_MAX_MEASURED].tolist()
         entry_bytes = [
@@ -120,9 +131,7 @@ class HolderTracker:
         chains = holder_chains.find_chains(
             targets, skip=skip, limit=MAX_CHAINS, budget_s=_HOLDER_SEARCH_S
         )
-        holders = [
-            holder._replace(chains=named) for holder, named in zip(held, chains, strict=False)
-        ]
+        holders = [holder.with_chains(named) for holder, named in zip(held, chains, strict=False)]
         if common is not None:
             holders.append(common._replace(chains=_common(chains[len(held) :])))
         return sorted((holder for holder in holders if holder.chains), key=lambda h: -h.per_step)
@@ -138,6 +147,7 @@ class HolderTracker:
             None if limit is None else entry_bytes * limit,
             _view_of(container),
             find_library_object(container, self._user_code.is_user_file),
+            entry_bytes,
         )
 
 

@@ -72,13 +72,17 @@ def classify(evidence: Evidence) -> tuple[Leak, ...]:
     in_graph = [leak for leak, inspection in tensors if inspection.is_in_graph]
     leaks = [leak for leak, inspection in tensors if not inspection.is_in_graph]
 
-    # What the graphs save is added to one leak: the tensor that holds them, else the deepest.
-    with_graph = next((n for n, leak in enumerate(leaks) if leak.graph is not None), None)
-    if with_graph is None and (in_graph or nodes is not None):
-        with_graph = len(leaks)
+    # What the graphs save is added to the tensors that hold them, else to the deepest one.
+    shares = _share_graphs(leaks)
+    if not shares and (in_graph or nodes is not None):
+        shares = {len(leaks): 1.0}
         leaks += _build_graph_leak(evidence, nodes, in_graph)
-    if with_graph is not None and len(leaks) > with_graph:
-        leaks[with_graph] = _with_saved_bytes(evidence.series, leaks[with_graph], in_graph, nodes)
+    leaks = [
+        _with_saved_bytes(evidence.series, leak, in_graph, nodes, shares[place])
+        if place in shares
+        else leak
+        for place, leak in enumerate(leaks)
+    ]
 
     merged, host = _with_hidden_bytes(evidence.series, _merge(leaks), evidence.host)
     merged += [leak for leak in (host, evidence.workers) if leak is not None]
@@ -118,22 +122,47 @@ def _with_hidden_bytes(
     return [leak], None
 
 
+def _share_graphs(leaks: list[Leak]) -> dict[int, float]:
+    """Return the share of all graph nodes that belong to each leak with a graph, by its place.
+
+    The nodes behind one tensor times the tensors of each step tell that. Leaks that have a graph
+    in common are one, of which the first has all nodes.
+    """
+    weights: dict[int, float] = {}
+    numbers: set[int] = set()
+    for place, leak in enumerate(leaks):
+        if leak.graph is None or leak.graph.number in numbers:
+            continue
+        numbers |= {leak.graph.number} - {0}
+        n_steps = max(leak.last_step - leak.first_step, 1)
+        n_behind = leak.graph.n_nodes / max(leak.graph.n_tensors, 1)
+        weights[place] = n_behind * max(leak.n, 1) / n_steps
+
+    total = sum(weights.values())
+    return {place: weight / total for place, weight in weights.items() if total}
+
+
 def _with_saved_bytes(
-    series: Series, leak: Leak, in_graph: list[Leak], nodes: Trend | None
+    series: Series, leak: Leak, in_graph: list[Leak], nodes: Trend | None, share: float
 ) -> Leak:
     """Return a leak including what its graph saves.
 
     The nodes of a step save the average of all nodes, and at least the growth of those tensors that
     were seen in the graph.
+
+    Args:
+        share: The share of all nodes that are of this leak.
     """
     if leak.graph is None:
         return leak
 
+    if nodes is not None:
+        nodes = replace(nodes, per_step=nodes.per_step * share)
     nodes_per_step = 0.0 if nodes is None else nodes.per_step
     graph = leak.graph if nodes is None else _enlarge_graph(leak.graph, nodes)
     saved = graph.saved_bytes * nodes_per_step / max(graph.n_nodes, 1)
     # A part of the nodes may save much: tensors that were seen there grow at least so.
-    saved = max(saved, sum(saved_leak.per_step_bytes for saved_leak in in_graph))
+    saved = max(saved, share * sum(saved_leak.per_step_bytes for saved_leak in in_graph))
     return replace(
         leak,
         per_step_bytes=leak.per_step_bytes + round(saved),
@@ -141,13 +170,21 @@ def _with_saved_bytes(
         graph=graph,
         nodes_per_step=nodes_per_step,
         growth=_add_saved(
-            series, graph, leak.growth, together(saved_leak.growth for saved_leak in in_graph)
+            series,
+            graph,
+            leak.growth,
+            together(saved_leak.growth for saved_leak in in_graph),
+            share,
         ),
     )
 
 
 def _add_saved(
-    series: Series, graph: Graph, of_tensors: Growth | None, in_graph: Growth | None
+    series: Series,
+    graph: Graph,
+    of_tensors: Growth | None,
+    in_graph: Growth | None,
+    share: float,
 ) -> Growth | None:
     """Add to the growth of tensors what their graphs save, between walks on a straight line.
 
@@ -155,11 +192,13 @@ def _add_saved(
 
     Args:
         in_graph: The growth of those tensors that were seen in the graph.
+        share: The share of all nodes that are of this graph.
     """
     steps, nodes = series.nodes()
+    nodes = share * nodes
     saved = nodes * (graph.saved_bytes / max(graph.n_nodes, 1))
     if in_graph is not None:
-        least = np.interp(steps, in_graph.steps, in_graph.bytes)
+        least = share * np.interp(steps, in_graph.steps, in_graph.bytes)
         saved = np.maximum(saved, least)
     if of_tensors is None:
         return growth(steps, saved, nodes)

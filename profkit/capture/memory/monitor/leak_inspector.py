@@ -33,7 +33,8 @@ from profkit.capture.memory.monitor.series import DeviceDtype
 from profkit.capture.process.objects import no_torch_function
 from profkit.capture.source.user_code import Place, Stack
 from profkit.dataclass import dataclass
-from profkit.model.live_memory import Chain, Graph, TensorShape
+from profkit.model.live_memory import NUMBERED, Chain, Graph, TensorShape
+from profkit.patterns import regex
 from profkit.readers.process_memory import garbage_collection_paused
 
 _MAX_GROUPS: Final = 8
@@ -48,6 +49,8 @@ _MAX_NODES: Final = 50_000
 """Nodes up to which the graphs of these tensors are compared."""
 _NEARLY_ALL: Final = 0.8
 """The share of a graph's nodes from which another tensor reaches about as far."""
+
+_NUMBER: Final = regex(r"\d+$")
 
 SiteGroup = tuple[TensorKind, Place | None]
 """Tensors of one kind that one source line allocated; None if the line was not recorded."""
@@ -218,6 +221,7 @@ class LeakInspector:
             if graph.n_nodes:
                 # Those of other inspections are other ones, whatever they share.
                 graph = replace(graph, number=number and number + _MAX_GROUPS * self._step)
+                graph = replace(graph, n_tensors=len(tensors))
                 inspections[group] = replace(inspections[group], graph=graph)
 
     def inspect_deepest(
@@ -411,7 +415,19 @@ def _merge_chains(chains: Sequence[tuple[Chain, ...]]) -> tuple[Chain, ...]:
         for chain in filter(None, ranked):
             first.setdefault(_without_entries(chain), chain)
     ordered = sorted(first, key=lambda name: -n_held[name])
-    return tuple(first[name] for name in ordered[:_MAX_CHAINS])
+    merged = tuple(first[name] for name in ordered[:_MAX_CHAINS])
+    return _merge_numbered(merged) or merged
+
+
+def _merge_numbered(chains: tuple[Chain, ...]) -> tuple[Chain, ...]:
+    """Return chains that lead to attributes which differ in a number as one; empty for others."""
+    stems = {_NUMBER.sub("", chain.name) for chain in chains}
+    are_attributes = all(not chain.container and not chain.is_entry for chain in chains)
+    if len(chains) < _MAX_CHAINS or len(stems) > 1 or not are_attributes:
+        return ()
+    (stem,) = stems
+    is_numbered = all(len(chain.name) > len(stem) and "." in stem for chain in chains)
+    return (replace(chains[0], name=stem + NUMBERED),) if is_numbered else ()
 
 
 def _find_limit(chains: Sequence[tuple[Chain, ...]]) -> Chain | None:

@@ -33,6 +33,10 @@ for each step: the count does not begin anew with the next one."""
 _MAX_INNER_STEPS: Final = 16
 """A leader that has stepped more often when it is freed was none within a step: a program that
 makes an optimizer for each epoch or fold goes on with its steps."""
+_MAX_TAKEN: Final = 4
+"""Times that a new optimizer may take the lead from one that steps no more, after which each step
+of any optimizer counts: no program nests so many, and one that trains a model for each fold or
+trial goes on like that for ever."""
 _MIN_OUTLIVED: Final = 2
 """Leading optimizers that another one must have outlived to be the outer one in the long run."""
 _MAX_GONE: Final = 1
@@ -74,6 +78,7 @@ class SteppedOptimizer:
         led_at: Steps that had been counted by then.
         most_between: Most steps of others between two of its own.
         n_outlived: Leading optimizers that were freed, in whose time it stepped.
+        n_taken: Optimizers before it that took the lead, one from the other, in their first step.
     """
 
     key: int
@@ -82,6 +87,7 @@ class SteppedOptimizer:
     led_at: int = 0
     most_between: int = 0
     n_outlived: int = 0
+    n_taken: int = 0
 
 
 @dataclass(frozen=True)
@@ -252,8 +258,16 @@ def _judge_follower_step(
     may_be_outer &= _MIN_INNER_STEPS * optimizer.n <= leader.n
     if order.phase is OrderPhase.FINDING and may_be_outer and n_led >= _MIN_INNER_STEPS:
         between = order.n_events - 1 - optimizer.last
-        optimizer = replace(optimizer, most_between=max(optimizer.most_between, between))
-        order = replace(_with_leader(order, optimizer), begins_anew=True, n_gone=0)
+        n_taken = 0 if is_known else leader.n_taken + 1
+        most_between = max(optimizer.most_between, between)
+        optimizer = replace(optimizer, most_between=most_between, n_taken=n_taken)
+        is_endless = n_taken > _MAX_TAKEN
+        order = replace(
+            _with_leader(order, optimizer),
+            phase=OrderPhase.ANY if is_endless else order.phase,
+            begins_anew=not is_endless,
+            n_gone=0,
+        )
         return _count_leader_step(order)
 
     if not _has_stopped(order, leader, optimizer):

@@ -1,5 +1,6 @@
 """Assigns each leak to the one rule that reports it."""
 
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Final, Literal
 
@@ -32,6 +33,7 @@ _BY_HOLDER: Final[dict[str, Cause]] = {
 _CACHE_NAMES: Final = frozenset({"cache", "caches", "cached", "memo", "memos", "memoized"})
 _WORD: Final = regex(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 _ATTRIBUTE: Final = regex(r"[^\W\d]\w*(?:\.[^\W\d]\w*)+")
+_ENTRIES: Final = regex(r"(?:\[[^\[\]]*\])+$")
 _LAST_NAME: Final = regex(r"(?<!\w)(\w+)\W*$")
 
 
@@ -40,44 +42,97 @@ def find_leaks(ctx: Context, cause: str) -> list[tuple[Leak, ...]]:
 
     Args:
         cause: The name of the rule that reports them.
+
+    Returns:
+        One group for each holder. Its first leak has the cause, and of those the most bytes.
     """
-    groups: dict[object, list[Leak]] = {}
-    for leak in ctx.live.leaks if ctx.live is not None else ():
-        if cause_of(leak) == cause:
-            groups.setdefault(_holder(leak), []).append(leak)
+    leaks = ctx.live.leaks if ctx.live is not None else ()
+    groups = [
+        tuple(
+            sorted(group, key=lambda leak: (cause_of(leak) != cause, -total_per_step_bytes(leak)))
+        )
+        for group in _group_by_holder(leaks)
+        if _cause_of_group(group) == cause
+    ]
+    return sorted(groups, key=lambda group: -sum(map(total_per_step_bytes, group)))
 
-    sorted_groups = (
-        tuple(sorted(group, key=total_per_step_bytes, reverse=True)) for group in groups.values()
-    )
-    return sorted(sorted_groups, key=lambda group: -sum(map(total_per_step_bytes, group)))
+
+def _group_by_holder(leaks: Sequence[Leak]) -> list[list[Leak]]:
+    """Group leaks that have an owner or a graph in common, directly or through another leak."""
+    groups: list[tuple[set[object], list[Leak]]] = []
+    for leak in leaks:
+        on_line = _find_on_line(leak, leaks)
+        keys = {id(leak), *_find_holder_keys(leak)} | ({id(on_line)} if on_line else set())
+        joined = [group for group in groups if group[0] & keys]
+        groups = [group for group in groups if not group[0] & keys]
+        for other_keys, _ in joined:
+            keys |= other_keys
+        groups.append((keys, [*(part for _, parts in joined for part in parts), leak]))
+    return [parts for _, parts in groups]
 
 
-def _holder(leak: Leak) -> object:
-    """Return the key of a leak's holder; leaks without one are all different.
+def _find_holder_keys(leak: Leak) -> set[object]:
+    """Return what leaks of the same holder have in common; nothing if the holder is unknown.
 
     The attributes of an object, such as the predictions and targets of a metric, are one holder,
     and so are all that hold the same graph: it is freed only when each of them is changed.
     """
+    keys: set[object] = set()
     if leak.graph is not None and leak.graph.number:
-        return leak.graph.number
+        keys.add(leak.graph.number)
+
     chain = main_chain(leak)
-    if chain is None or chain.kind == "unknown" or not chain.name:
-        return id(leak)
-    return leak.kind, leak.device, _owner_name(chain), chain.scope
+    if chain is not None and chain.kind != "unknown" and chain.name:
+        device = "cpu" if leak.device == "host" else leak.device
+        is_garbage = leak.kind == "garbage"
+        keys.add((is_garbage, device, _owner_name(chain), chain.scope))
+    return keys
+
+
+def _find_on_line(objects: Leak, leaks: Iterable[Leak]) -> Leak | None:
+    """Return the tensors that the same line allocates as objects without a holder, or None."""
+    if objects.kind != "host" or objects.chains or not objects.stack:
+        return None
+    # Traced objects have no function.
+    file, line = objects.stack[0].file, objects.stack[0].line
+    with_line = (leak for leak in leaks if leak.kind == "tensors" and leak.stack)
+    return next(
+        (leak for leak in with_line if (leak.stack[0].file, leak.stack[0].line) == (file, line)),
+        None,
+    )
 
 
 def _owner_name(chain: Chain) -> str:
-    """Return the name of the object whose attribute grows; of anything else its own name."""
+    """Return the name of what grows, of an attribute its object, of an entry its container."""
+    name = _ENTRIES.sub("", chain.name) or chain.name
     # A module or class has attributes of any purpose, and those of a library are its own matter.
-    is_attribute = chain.kind == "instance" and _ATTRIBUTE.fullmatch(chain.name) is not None
-    return chain.name.rpartition(".")[0] if is_attribute and not chain.is_library else chain.name
+    is_attribute = chain.kind == "instance" and _ATTRIBUTE.fullmatch(name) is not None
+    return name.rpartition(".")[0] if is_attribute and not chain.is_library else name
+
+
+def _cause_of_group(group: Sequence[Leak]) -> Cause:
+    """Return the cause of all leaks of one holder.
+
+    Nobody retains graphs on purpose, so that those count before other tensors of the same holder.
+    """
+    per_step: dict[Cause, int] = {}
+    for leak in group:
+        cause = cause_of(leak)
+        per_step[cause] = per_step.get(cause, 0) + total_per_step_bytes(leak)
+
+    is_beside_tensors = per_step.keys() <= {"retained-graph", "growing-container", "host-growth"}
+    if is_beside_tensors and "retained-graph" in per_step:
+        if per_step["retained-graph"] >= _GRAPH_SHARE * sum(per_step.values()):
+            return "retained-graph"
+        del per_step["retained-graph"]
+    return max(per_step, key=per_step.__getitem__)
 
 
 def merge_leaks(group: tuple[Leak, ...]) -> Leak:
-    """Merge the leaks of one holder, with the allocation site that grows most.
+    """Merge the leaks of one holder, with the allocation site of the first.
 
     Args:
-        group: Leaks of one holder, the most bytes per step first.
+        group: Leaks of one holder, those of its cause first, and of these the most bytes.
     """
     largest = group[0]
     graphs = [leak.graph for leak in group if leak.graph is not None]
@@ -86,7 +141,7 @@ def merge_leaks(group: tuple[Leak, ...]) -> Leak:
         largest,
         per_step_bytes=sum(leak.per_step_bytes for leak in group),
         bytes=sum(leak.bytes for leak in group),
-        n=sum(leak.n for leak in group),
+        n=sum(leak.n for leak in group if leak.kind == largest.kind),
         first_step=min(leak.first_step for leak in group),
         last_step=max(leak.last_step for leak in group),
         graph=max(graphs, key=graph_bytes, default=None),

@@ -7,6 +7,7 @@ from profkit.dataclass import dataclass
 from profkit.engine.context import Context
 from profkit.engine.detector import RuleInfo
 from profkit.engine.families.leaks.causes import (
+    cause_of,
     find_leaks,
     is_estimate,
     main_chain,
@@ -15,13 +16,16 @@ from profkit.engine.families.leaks.causes import (
     total_per_step_bytes,
 )
 from profkit.engine.families.leaks.messages import (
+    bytes_by_holder,
     describe_holders,
+    emptying_fix,
     holder_name,
     leak_location,
     list_other_holders,
+    quoted,
     sentences,
 )
-from profkit.engine.wording import counted, known_locations
+from profkit.engine.wording import counted, known_locations, listed
 from profkit.model.finding import Confidence, Cost, EvidenceValue, Finding, Severity
 from profkit.model.live_memory import Leak
 
@@ -123,7 +127,7 @@ def _build_finding(
         severity=_severity(leak, confidence, limits),
         confidence=confidence,
         message=sentences(message(leak), more),
-        fix=_with_others(fix(leak), leak, group),
+        fix=_suggest_fix(group, leak, fix),
         locations=lines,
         n=max(leak.n, 1),
         cost=Cost(
@@ -137,11 +141,26 @@ def _build_finding(
     )
 
 
-def _with_others(fix: str, leak: Leak, group: tuple[Leak, ...]) -> str:
-    """Return the fix of the first holder for all of them, unless it names none."""
+def _suggest_fix(group: tuple[Leak, ...], leak: Leak, fix: LeakText) -> str:
+    """Return what frees all that the holders of a group retain.
+
+    Args:
+        leak: The group as one leak.
+        fix: The rule's fix for its first holder.
+    """
     others = list_other_holders(group)
-    is_of_holder = bool(others) and holder_name(leak) in fix
-    return sentences(fix, f"Do the same for {others}." if is_of_holder else "")
+    if emptying_fix(leak) and cause_of(group[0]) != "retained-graph":
+        return emptying_fix(leak)
+    # Detached tensors would stay in the same object with those that have no graph.
+    if others and len(set(map(cause_of, group))) > 1:
+        if emptying_fix(leak):
+            return emptying_fix(leak)
+        names = listed([quoted(name) for name in bytes_by_holder(group)])
+        return f"Clear {names} together after their values are used, which frees all of it."
+
+    text = fix(leak)
+    is_of_holder = bool(others) and holder_name(leak) in text
+    return sentences(text, f"Do the same for {others}." if is_of_holder else "")
 
 
 def _count_more_lines(n_more: int) -> str:
@@ -164,8 +183,9 @@ def _confidence(leak: Leak, n_steps: int, limits: LeakThresholds) -> Confidence:
 
 def _severity(leak: Leak, sure: Confidence, limits: LeakThresholds) -> Severity:
     grown = total_per_step_bytes(leak)
-    # A cache of plans grows no more once it is full.
-    if leak.is_for_new_shapes:
+    chain = main_chain(leak)
+    # Caches of plans and of samples grow no more once they are full.
+    if leak.is_for_new_shapes or (chain is not None and chain.is_by_sample):
         return "note"
     if grown >= limits.error_step_bytes and sure == "high":
         return "error"

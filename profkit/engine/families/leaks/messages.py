@@ -115,6 +115,8 @@ def graph_sentence(leak: Leak) -> str:
 def limit_sentence(leak: Leak) -> str:
     """``Once `memory` is full (100,000 entries), it takes at least 26.3 GiB.``, or nothing."""
     chain = main_chain(leak)
+    if chain is not None and chain.is_by_sample:
+        return f"{quoted(chain.name)} is full once each sample of the data set was read."
     if chain is None or leak.limit_bytes is None:
         return ""
     limit = chain.container_limit
@@ -126,9 +128,23 @@ def limit_sentence(leak: Leak) -> str:
 def limit_fix(leak: Leak) -> str:
     """Return what to do about a holder that has a limit; empty without one."""
     chain = main_chain(leak)
+    if chain is not None and chain.is_by_sample:
+        return (
+            f"Leave {quoted(chain.name)} if all samples fit in memory, or store the last ones only."
+        )
     if chain is None or leak.limit_bytes is None:
         return ""
     return f"Lower the limit of {quoted(chain.name)}, or store less in each entry."
+
+
+def emptying_fix(leak: Leak) -> str:
+    """Return which method of the holder's object to call; empty if it has none to empty it."""
+    chain = main_chain(leak)
+    if chain is None or not chain.emptied_by or "." not in chain.name:
+        return ""
+    owner, _, attribute = chain.name.rpartition(".")
+    call = quoted(f"{owner}.{chain.emptied_by}()")
+    return f"Call {call} once the values of {quoted(attribute)} are used: it empties them."
 
 
 def storage_ratio(leak: Leak) -> int:
@@ -176,10 +192,11 @@ def describe_holders(group: tuple[Leak, ...]) -> str:
 
     ``This is the sum of `metric.preds` (40.0 KiB) and `metric.target` (8.00 KiB).``
     """
-    per_step = _bytes_by_holder(group)
+    per_step = bytes_by_holder(group)
     if len(per_step) < 2:  # noqa: PLR2004
         return ""
-    if any(leak.graph is not None and leak.graph.number for leak in group):
+    numbers = {0 if leak.graph is None else leak.graph.number for leak in group}
+    if len(numbers) == 1 and 0 not in numbers:
         names = listed([quoted(name) for name in per_step])
         return f"{names} hold the same graph: it is freed only if each of them is changed."
     sizes = [f"{quoted(name)} ({format_bytes(n)})" for name, n in per_step.items()]
@@ -188,10 +205,11 @@ def describe_holders(group: tuple[Leak, ...]) -> str:
 
 def list_other_holders(group: tuple[Leak, ...]) -> str:
     """Return the names of all holders of leaks that are one, but the first; empty without."""
-    return listed([quoted(name) for name in list(_bytes_by_holder(group))[1:]])
+    return listed([quoted(name) for name in list(bytes_by_holder(group))[1:]])
 
 
-def _bytes_by_holder(group: tuple[Leak, ...]) -> dict[str, int]:
+def bytes_by_holder(group: tuple[Leak, ...]) -> dict[str, int]:
+    """Return bytes per step by the holder's name, in the order of the leaks."""
     per_step: dict[str, int] = {}
     for leak in group:
         name = holder_name(leak)

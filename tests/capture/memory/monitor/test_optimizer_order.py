@@ -287,6 +287,15 @@ def test_a_new_optimizer_for_each_epoch_begins_no_count_anew(
     assert order.leader.key == 9
 
 
+@pytest.mark.parametrize("n_each", [2, 3, 10])
+def test_an_optimizer_for_each_trial_that_is_kept_begins_no_count_anew_for_ever(
+    n_each: int,
+) -> None:
+    n_steps, order = count([(key, frozenset()) for key in range(60) for _ in range(n_each)])
+    assert order.phase is OrderPhase.ANY
+    assert n_steps >= (60 - 6) * n_each
+
+
 def test_no_more_optimizers_are_remembered_than_the_limit() -> None:
     _, order = count([(key, frozenset()) for key in range(MAX_REMEMBERED + 50)])
     assert len(order.followers) == MAX_REMEMBERED
