@@ -12,10 +12,10 @@ Why it matters:
 
 How to fix it:
     Look at what the message names: why the rank is late, and where it spends more time than the
-    others. A host that launches late does work that others do not (logging, checkpoints, evaluation
-    on rank 0), or shares its cores; a device that computes longer has more work, or is throttled:
-    compare ``nvidia-smi -q -d CLOCK,TEMPERATURE`` on that host. Data that comes late is loaded from
-    slower storage, or by too few workers.
+    others. A host that is late does work that others do not (logging, checkpoints, evaluation on
+    rank 0); a rank that computes longer has more work, or its device is throttled: compare
+    ``nvidia-smi -q -d CLOCK,TEMPERATURE`` on that host. Data that comes late is loaded from slower
+    storage, or by too few workers.
 
 Example:
     ::
@@ -37,7 +37,8 @@ Reads:
 
 When to ignore this:
     A rank may be late in the recorded steps alone, such as when it writes a checkpoint. Where few
-    collectives are matched, or one rank of a pipeline stage is recorded, nothing is found.
+    collectives are matched, or one rank of a pipeline stage is recorded, nothing is found. Time in
+    which other programs had the rank's core is not counted.
 
 Source:
     "Understanding Stragglers in Large Model Training Using What-if Analysis" (OSDI 2025), for the
@@ -76,9 +77,9 @@ INFO = RuleInfo(
 )
 
 _WHY: Final[dict[Lateness, str]] = {
-    "host": ", since its host launches late",
+    "host": ", since its host is late",
     "data": ", since it waits for data",
-    "compute": ", since its device computes longer",
+    "compute": ", since it computes longer",
     "unknown": "",
 }
 _FIX: Final[dict[Lateness, str]] = {
@@ -91,10 +92,12 @@ _FIX: Final[dict[Lateness, str]] = {
     ),
     "compute": (
         "Give all ranks equally much work; if they have it, check the clocks and the temperature "
-        "of this GPU (`nvidia-smi -q -d CLOCK,TEMPERATURE`)."
+        "of its processor or GPU (`nvidia-smi -q -d CLOCK,TEMPERATURE`)."
     ),
     "unknown": "Compare what this rank does between two collectives with the other ranks.",
 }
+_USUAL: Final = 0.5
+"""Part of the mean extra time that a step has to have to be like the others."""
 _MIN_EXPLAINED: Final = 0.5
 """Share of the delay that a line has to explain."""
 
@@ -108,10 +111,13 @@ class Thresholds:
             take turns, none is the cause.
         min_saving_share: Minimum share of the job's time that it costs; ranks differ by a few
             percent on the same hardware.
+        min_steady_share: Minimum share of the steps in which it takes at least half of its usual
+            extra time: in a few steps, some rank is always the last by chance.
     """
 
     min_last_share: float = 0.5
     min_saving_share: float = 0.05
+    min_steady_share: float = 0.7
 
 
 def detect(job: JobContext, thresholds: Thresholds) -> Iterator[Finding]:
@@ -120,7 +126,11 @@ def detect(job: JobContext, thresholds: Thresholds) -> Iterator[Finding]:
     for rank in what_if.comparable:
         # Not at the fastest rank's time: ranks differ a little on the same hardware.
         saving_ns = what_if.saving_at_median_ns(rank)
+        # Programs that take its cores for a while are not the rank's fault.
+        saving_ns -= job.extra_core_wait_share(rank) * what_if.actual_ns
         if saving_ns < thresholds.min_saving_share * what_if.actual_ns:
+            continue
+        if _find_steady_share(job, rank) < thresholds.min_steady_share:
             continue
 
         # The replay tells what the rank costs; being last tells that the others wait for it.
@@ -128,6 +138,14 @@ def detect(job: JobContext, thresholds: Thresholds) -> Iterator[Finding]:
         n = _count_joined(job, rank)
         if len(last) >= max(1, thresholds.min_last_share * n):
             yield _build_finding(job, rank, last, n, saving_ns)
+
+
+def _find_steady_share(job: JobContext, rank: int) -> float:
+    """Find in which share of the steps a rank takes its usual extra time; 1 without steps."""
+    extra_ns = job.extra_step_times(rank)
+    if not len(extra_ns):
+        return 1.0
+    return float(np.mean(extra_ns >= _USUAL * max(1.0, float(np.mean(extra_ns)))))
 
 
 def _is_synchronizing(job: JobContext) -> Mask:

@@ -5,6 +5,7 @@ import os
 from collections.abc import Iterable, Mapping
 from dataclasses import field
 from functools import cached_property
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import numpy as np
 from profkit.dataclass import dataclass
 from profkit.engine.wording import format_per_step
 from profkit.index.host.steps import divide_by_steps
+from profkit.index.intervals import covered_within
 from profkit.index.ranks.activity import RankActivity
 from profkit.index.ranks.blocked import BlockedCollective, find_blocked
 from profkit.index.ranks.calls import CollectiveCalls
@@ -22,7 +24,7 @@ from profkit.index.ranks.job_calls import RankCalls
 from profkit.index.ranks.job_replay import JobReplay
 from profkit.index.ranks.matching import Matches, match_collectives
 from profkit.index.ranks.slowdown import WhatIfRanks
-from profkit.model.events import Rows
+from profkit.model.events import Int64s, Rows
 from profkit.model.finding import Basis, Cost
 from profkit.model.location import Location
 from profkit.model.rank_lanes import OwnTime
@@ -189,9 +191,8 @@ class JobContext:
     def delays(self) -> Delays:
         """Waiting and transfer of the matched collectives."""
         times = [activity.computed_ns for activity in self._activities]
-        known_times = [time for time in times if time is not None]
-        is_known = known_times and len(known_times) == len(self.ranks)
-        return find_delays(self.matches, np.concatenate(known_times) if is_known else None)
+        is_known = times and len(times) == len(self.ranks)
+        return find_delays(self.matches, np.concatenate(times) if is_known else None)
 
     @cached_property
     def _activities(self) -> list[RankActivity]:
@@ -207,6 +208,37 @@ class JobContext:
         common = set(names[0]).intersection(*names[1:])
 
         return np.flatnonzero([name in common for name in names[rank]])
+
+    def extra_step_times(self, rank: int) -> Int64s:
+        """Return how much longer a rank takes itself than the median of the others, by step.
+
+        The time in which it waits for collectives is not its own.
+
+        Returns:
+            Nanoseconds for each step that all ranks have, negative where it is faster. Shape
+            ``(s,)``.
+        """
+        own_ns = np.array([self._own_step_times(other) for other in range(len(self.ranks))])
+        usual_ns = np.median(np.delete(own_ns, rank, axis=0), axis=0)
+        return np.asarray(own_ns[rank] - usual_ns.astype(np.int64))
+
+    def _own_step_times(self, rank: int) -> Int64s:
+        activity, steps = self._activities[rank], self.common_steps(rank)
+        starts_ns, ends_ns = activity.step_starts_ns[steps], activity.step_ends_ns[steps]
+        return ends_ns - starts_ns - covered_within(activity.waits, starts_ns, ends_ns)
+
+    def extra_core_wait_share(self, rank: int) -> float:
+        """Return for how much more of its time a rank had no core than the median of the others.
+
+        Returns:
+            A share of its recording, 0 to 1; 0 where the system did not tell.
+        """
+        shares = [
+            0.0 if report.report.source.cpu is None else report.report.source.cpu.delayed_share
+            for report in self.ranks
+        ]
+        others = [share for other, share in enumerate(shares) if other != rank]
+        return max(0.0, shares[rank] - median(others)) if others else 0.0
 
     @property
     def replay(self) -> JobReplay:

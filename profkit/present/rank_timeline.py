@@ -63,7 +63,7 @@ def lane_label(lane: RankLane) -> str:
 
 
 def call_name(site: LaneSite) -> str:
-    """``all-reduce · default_pg``, and why a rank is the last: ``all-reduce: launches late``."""
+    """``all-reduce · default_pg``, and why a rank is the last: ``all-reduce: host is late``."""
     name = " · ".join(filter(None, (site.collective, site.group)))
     why = WHY_LATE[site.why] if site.why is not None else ""
     return f"{name}: {why}" if why else name

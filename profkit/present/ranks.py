@@ -27,9 +27,9 @@ from profkit.present.tables.screen import lay_out_table
 from profkit.units import format_count, format_ns, format_share
 
 _WHY: Final[dict[Lateness, str]] = {
-    "host": "its host launches late",
+    "host": "its host is late",
     "data": "it waits for data",
-    "compute": "its device computes longer",
+    "compute": "it computes longer",
     "unknown": "",
 }
 _REASONS: Final = {

@@ -76,7 +76,7 @@ def test_the_timeline_marks_the_last_rank(opened: Opener, small: Path) -> None:
     page = drawn(opened(small, reduced_motion="reduce"))
     names = page.locator("#ranks .lane-name")
     expect(names).to_have_text(["rank 0 · one", "rank 1 · other", "rank 2 · other"])
-    page.locator("#ranks-search").fill("launches late")
+    page.locator("#ranks-search").fill("host is late")
     expect(page.locator("#ranks-found")).to_contain_text("4 events")
     page.locator("#ranks-next").click()
     details = page.locator("#ranks-details")

@@ -61,7 +61,7 @@ def test_pages_show_the_ranks_of_a_job(job: Path, tmp_path: Path, format_: str) 
     assert main(["analyze", str(job), "--format", format_, "-o", str(out)]) == 0
     text = out.read_text()
     assert "rank 1 in 3" in text
-    assert "launches late" in text
+    assert "host is late" in text
     assert "Ranks" in text
 
 

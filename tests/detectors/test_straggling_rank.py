@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from profkit.api import analyze
+from profkit.model.capture_info import CaptureInfo, CpuTime
 from profkit.model.finding import Finding
 from profkit.model.report import Report
 from profkit.testing import TraceBuilder
@@ -117,7 +118,7 @@ def test_a_rank_whose_device_computes_longer_costs_what_the_others_wait(
     assert finding.cost.basis == "replay"
     assert finding.evidence["why"] == "compute"
     assert finding.message.startswith(
-        "Rank 2 is the last to start 4 of 8 collectives, since its device computes longer: the job "
+        "Rank 2 is the last to start 4 of 8 collectives, since it computes longer: the job "
         "waits for it for 3.00 ms per step ("
     )
 
@@ -125,8 +126,8 @@ def test_a_rank_whose_device_computes_longer_costs_what_the_others_wait(
 @pytest.mark.parametrize(
     ("how", "why", "where"),
     [
-        ("line", "since its host launches late", "in log (train.py:12)."),
-        ("region", "since its host launches late", "in `write log`."),
+        ("line", "since its host is late", "in log (train.py:12)."),
+        ("region", "since its host is late", "in `write log`."),
         ("data", "since it waits for data", "in log (train.py:12)."),
     ],
 )
@@ -159,6 +160,95 @@ def test_it_is_silent_when_no_rank_is_the_cause(
     found_in_job: FoundInJob, slow: list[list[int]]
 ) -> None:
     assert found_in_job(program(slow), RULE) == ()
+
+
+def build_job_on_cpus(
+    folder: Path, extra_ns: Sequence[int], delayed_ns: Sequence[int] = (0, 0), how: str = "sleep"
+) -> Path:
+    """Write steps of two ranks on CPUs, of which rank 1 takes longer before two all-reduces.
+
+    Args:
+        extra_ns: How much longer, by step.
+        delayed_ns: The time for which each rank had no core, in all steps together.
+        how: What it does longer.
+    """
+    step_ns = 20 * MS + max(extra_ns)
+    for rank in range(2):
+        cpu = CpuTime(len(extra_ns) * step_ns, 0, 0, delayed_ns=delayed_ns[rank])
+        b = TraceBuilder(
+            stacks=True,
+            device_names=(),
+            capture=CaptureInfo(version="0", name="train", steps="user", cpu=cpu),
+            head={
+                "distributedInfo": {"rank": rank, "world_size": 2, "backend": "gloo"},
+                "baseTimeNanoseconds": 1_735_689_600_000_000_000,
+                "host_name": "node",
+            },
+        )
+        for step, longer_ns in enumerate(extra_ns):
+            with b.step(), b.frame("train.py", 20, "train_step"):
+                with b.frame("train.py", 12, "extra"):
+                    if rank == 1 and how == "sleep":
+                        b.advance(longer_ns)
+                    elif rank == 1:
+                        # A product calls other operators, and computes after them.
+                        with b.op("aten::mm", self_ns=longer_ns), b.op("aten::resolve_conj"):
+                            pass
+                b.compute("aten::add", 4 * MS)
+                ends = [step * step_ns + longer_ns + 10 * MS + bucket * MS for bucket in range(2)]
+                for bucket, end in enumerate(ends):
+                    with b.op("c10d::allreduce_", self_ns=10 * US):
+                        pass
+                    start = b.now_ns
+                    with b.thread(3000 + bucket), b.annotation("gloo:all_reduce"):
+                        b.advance(end - start)
+                b.now_ns = ends[-1]
+                b.compute("aten::add_", 1 * MS)
+                b.now_ns = (step + 1) * step_ns - 2 * US
+        b.write(folder / f"rank{rank}.pt.trace.json")
+    return folder
+
+
+def find_straggler(folder: Path) -> Finding | None:
+    report = analyze(folder, strict=True)
+    return next((finding for finding in report.findings if finding.rule == "COM004"), None)
+
+
+@pytest.mark.parametrize(("how", "why"), [("sleep", "host"), ("multiply", "compute")])
+def test_two_buckets_of_one_backward_pass_are_late_for_one_cause(
+    tmp_path: Path, how: str, why: str
+) -> None:
+    finding = find_straggler(build_job_on_cpus(tmp_path, [30 * MS] * 4, how=how))
+    assert finding is not None
+    assert finding.evidence["why"] == why
+    assert finding.cost.per_step_ns == pytest.approx(30 * MS, rel=0.02)
+    assert "in extra (train.py:12)." in finding.message
+
+
+@pytest.mark.parametrize(
+    ("delayed_ms", "cost_ms"), [((0, 0), 30), ((40, 40), 30), ((0, 40), 20), ((0, 118), None)]
+)
+def test_time_in_which_others_had_its_core_is_not_its_fault(
+    tmp_path: Path, delayed_ms: tuple[int, int], cost_ms: int | None
+) -> None:
+    delayed_ns = [ms * MS for ms in delayed_ms]
+    finding = find_straggler(build_job_on_cpus(tmp_path, [30 * MS] * 4, delayed_ns))
+    if cost_ms is None:
+        assert finding is None
+    else:
+        assert finding is not None
+        assert finding.cost.per_step_ns == pytest.approx(cost_ms * MS, rel=0.03)
+
+
+@pytest.mark.parametrize(
+    ("extra_ms", "is_found"),
+    [((30, 30, 30), True), ((30, 20, 40), True), ((60, 1, 1), False), ((30, 30, 0), False)],
+)
+def test_a_rank_that_is_slow_in_some_of_a_few_steps_may_be_so_by_chance(
+    tmp_path: Path, extra_ms: tuple[int, ...], *, is_found: bool
+) -> None:
+    folder = build_job_on_cpus(tmp_path, [ms * MS for ms in extra_ms])
+    assert (find_straggler(folder) is not None) == is_found
 
 
 def test_it_is_silent_when_what_the_rank_does_is_hidden(found_in_job: FoundInJob) -> None:

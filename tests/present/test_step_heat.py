@@ -81,7 +81,7 @@ def test_the_timeline_has_a_lane_for_each_rank(report: Report) -> None:
     assert [lane.label for lane in shown.lanes] == ["rank 0 · one", "rank 1 · other"]
     assert [name for name, _, _ in shown.steps] == [*report.ranks[0].step_names]
     late = [site for site in shown.sites if site.kind == "late"]
-    assert [site.name for site in late] == ["all-reduce · 0: launches late"]
+    assert [site.name for site in late] == ["all-reduce · 0: host is late"]
 
 
 def test_of_many_ranks_the_ones_that_others_waited_for_have_lanes(report: Report) -> None:

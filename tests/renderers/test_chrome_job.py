@@ -44,7 +44,7 @@ def test_each_rank_has_its_processes_and_one_with_its_collectives(tmp_path: Path
         ("rank 1 · other · collectives", "all-reduce · 0: transfer"): [moved] * 4,
         (
             "rank 1 · other · collectives",
-            "all-reduce · 0: launches late: the others wait for this rank",
+            "all-reduce · 0: host is late: the others wait for this rank",
         ): [late] * 4,
     }
 

@@ -100,5 +100,5 @@ def test_the_page_says_how_many_ranks_there_are(report: Report) -> None:
 def test_markdown_has_a_row_for_each_rank(report: Report) -> None:
     text = render(report, "md").decode()
     rows = [line for line in text.splitlines() if line.startswith("|")]
-    assert any("rank 1 in 4" in row and "launches late" in row for row in rows)
+    assert any("rank 1 in 4" in row and "host is late" in row for row in rows)
     assert any(row.startswith("| 0 ") and "one" in row for row in rows)

@@ -25,6 +25,7 @@ from profkit.index.ranks.collectives import (
     find_exposed_waits,
     find_late_launch_time,
     host_collectives,
+    host_compute_time,
     host_work_time,
 )
 from profkit.model.events import NO_ROW, Category, EventTable, Int64s, Mask, Rows
@@ -68,8 +69,9 @@ class RankActivity:
         waits: Time in which it goes on only when a collective has ended, each ending with one.
         idle: Time in which its device computes nothing for unknown reasons: the recording does not
             show when the host launches.
-        computed_ns: How long any of its devices had computed before each of its collectives, by
-            start, since its first event; None without devices. Shape ``(k,)``.
+        computed_ns: How long any of its devices, or without devices its host's operators, had
+            computed before each of its collectives, by start, since its first event. Shape
+            ``(k,)``.
         kernels: The longest kernels that run once or twice per step, other than collectives.
     """
 
@@ -80,7 +82,7 @@ class RankActivity:
     step_ends_ns: Int64s
     waits: Intervals
     idle: Intervals
-    computed_ns: Int64s | None
+    computed_ns: Int64s
     kernels: RareKernels
 
 
@@ -125,16 +127,18 @@ def find_rank_activity(
         steps.ends_ns + trace.base_ns,
         _absolute(waits, trace.base_ns),
         _absolute(idle, trace.base_ns),
-        _computed_before(devices, called_ns - trace.base_ns),
+        covered_before(_find_compute(events, tree, devices), called_ns - trace.base_ns),
         _find_rare_kernels(trace, communication, len(steps)),
     )
 
 
-def _computed_before(devices: Sequence[DeviceActivity], at_ns: Int64s) -> Int64s | None:
-    """Return ``computed_ns`` of :class:`RankActivity`."""
+def _find_compute(
+    events: EventTable, tree: CallTree, devices: Sequence[DeviceActivity]
+) -> Intervals:
+    """Find the time in which a rank computes: on its devices, or without devices on its host."""
     if not devices:
-        return None
-    return covered_before(unite_all(device.compute for device in devices), at_ns)
+        return host_compute_time(events, tree)
+    return unite_all(device.compute for device in devices)
 
 
 def _absolute(times: Intervals, base_ns: int) -> Intervals:

@@ -29,6 +29,7 @@ from profkit.model.events import NO_ROW, Category, EventTable, Int32s, Int64s, M
 from profkit.model.torch_names import COLLECTIVE, DEVICE_COLLECTIVE, HOST_COLLECTIVE
 from profkit.patterns import regex
 
+_TORCHS_OWN: Final = regex(r"aten::")
 _LETTERS: Final = regex(r"[^a-z]")
 _MAX_LATE_END_NS: Final = 20_000_000
 """How long a thread that other processes keep from a core may need to end its annotation."""
@@ -66,18 +67,25 @@ def device_collectives(events: EventTable) -> Rows:
 
 
 def host_work_time(events: EventTable, tree: CallTree) -> Intervals:
-    """Return the time in which any host thread computes in an operator or loads a batch.
+    """Return the time in which any host thread computes in an operator or loads a batch."""
+    return unite(host_compute_time(events, tree), covered_by(events, data_waits(events)))
 
-    An operator that calls others may be waiting in between, so only innermost operators count.
-    Operators called by a collective are part of it.
+
+def host_compute_time(events: EventTable, tree: CallTree) -> Intervals:
+    """Return the time in which any host thread computes in an operator.
+
+    An operator that calls others may be waiting in between, such as a function of autograd for a
+    hook, so only innermost operators count. PyTorch's own count whole: a matrix product computes
+    after its last call of another operator. Operators called by a collective are part of it.
     """
     is_op = program_ops(events)
     calls_others = np.zeros(len(events), dtype=np.bool_)
     above = tree.enclosing(is_op)[is_op]
     calls_others[above[above != NO_ROW]] = True
     in_collective = tree.nearest(collective_rows(events)) != NO_ROW
-    computing = np.flatnonzero(is_op & ~calls_others & ~in_collective)
-    return unite(covered_by(events, computing), covered_by(events, data_waits(events)))
+    is_torchs = names_matching(events, _TORCHS_OWN)[events.name]
+    computes = is_op & (is_torchs | ~calls_others) & ~in_collective
+    return covered_by(events, np.flatnonzero(computes))
 
 
 def find_exposed_waits(

@@ -49,8 +49,8 @@ def find_delays(matches: Matches, computed_ns: Int64s | None = None) -> Delays:
     """Split the time of matched collectives into waiting and transfer.
 
     Args:
-        computed_ns: How long the devices of a rank had computed before each call, from any moment
-            on; None where that is not known. Shape ``(n,)``.
+        computed_ns: How long a rank's devices, or without devices its operators, had computed
+            before each call, from any moment on; None where that is not known. Shape ``(n,)``.
     """
     calls, rows, first = matches.calls, matches.members, matches.first
     if not len(first):
@@ -89,7 +89,7 @@ def _measure_lateness(matches: Matches) -> tuple[Int64s, Int64s, Rows, Int64s]:
 
 
 def _measure_extra_compute(matches: Matches, last: Rows, computed_ns: Int64s | None) -> Int64s:
-    """Measure how much longer the last rank's devices computed than its peers'. Shape ``(m,)``.
+    """Measure how much longer the last rank computed than its peers. Shape ``(m,)``.
 
     Counted since the same ranks last waited for each other, above the median of the peers, the
     lower one of two; :data:`MISSING` where it is not known.
@@ -139,7 +139,7 @@ def _explain(
 
     # The rank's own clock is enough, as all of these are differences within one rank.
     is_known = launched != MISSING
-    is_compared = ~on_host & (extra_ns != MISSING)
+    is_compared = extra_ns != MISSING
     is_longer = is_compared & (extra_ns >= _MOST * delay_ns)
     is_host = on_host | (is_known & (is_compared | (start - launched < _MOST * delay_ns)))
     is_data = is_host & (waited >= _MOST * delay_ns)
@@ -147,7 +147,32 @@ def _explain(
 
     names: tuple[Lateness, ...] = ("data", "host", "compute", "unknown")
     chosen = np.select([is_longer, is_data, is_host, is_compute], [2, 0, 1, 2], 3)
+    chosen = chosen[_find_origins(matches, last)]
     return tuple(names[number] for number in chosen.tolist())
+
+
+def _find_origins(matches: Matches, last: Rows) -> Rows:
+    """Find the collective in which a rank became late that is late in several at once.
+
+    A rank that starts a collective while its previous one runs, such as for the next bucket of one
+    backward pass, has not waited since: it is late by the same time, for the same cause.
+
+    Returns:
+        The number of a collective; the own number where the rank has waited since. Shape ``(m,)``.
+    """
+    calls = matches.calls
+    member, group = calls.member[last], calls.group[last]
+    order = np.lexsort((matches.start_ns[last], group, member))
+    ordered = last[order]
+
+    is_same = (np.diff(member[order], prepend=-1) == 0) & (np.diff(group[order], prepend=-1) == 0)
+    previous_end = np.roll(matches.end_ns[ordered], 1)
+    continues = is_same & (matches.start_ns[ordered] < previous_end)
+
+    origins = np.empty(len(last), dtype=np.int64)
+    places = np.arange(len(last))
+    origins[order] = order[np.maximum.accumulate(np.where(continues, 0, places))]
+    return origins
 
 
 def _compute_bus_bytes(matches: Matches, last: Rows, sizes: Rows) -> Float64s:

@@ -12,7 +12,7 @@ from profkit.present.tables.definition import Column, Table
 from profkit.units import format_count
 
 WHY_LATE: Final[dict[Lateness, str]] = {
-    "host": "launches late", "data": "waits for data", "compute": "computes longer", "unknown": "",
+    "host": "host is late", "data": "waits for data", "compute": "computes longer", "unknown": "",
 }  # fmt: skip
 """Why a rank is the last, in tables."""
 _N_OF_PAIR: Final = 2
