@@ -193,6 +193,7 @@ def _build_finding(
             "n_collectives": n,
             "late_ns": int(delays.delay_ns[last].sum()),
             "extra_ns": None if extra is None else extra.ns,
+            "extra_where": None if extra is None else extra.where.strip(),
         },
     )
 

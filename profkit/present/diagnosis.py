@@ -1,7 +1,8 @@
 """The headline of a report: what limits the program, and what to do first.
 
 :mod:`profkit.present.limiters` chooses what limits it. What to do follows: the finding with the
-highest cost, or what would tell more where nothing explains most of the time.
+highest cost, or what would tell more where nothing explains most of the time. Three sentences are
+read aloud; what has no room among them is said in the sections below.
 """
 
 from collections.abc import Iterator
@@ -29,7 +30,9 @@ from profkit.present.limiters import (
     Window,
     choose,
     choose_window,
+    describe_job_limiter,
     find_candidates,
+    find_job_limiter,
     has_named_python,
     main_function,
     runs_short_operators,
@@ -41,8 +44,8 @@ from profkit.present.memory_text import (
     no_memory_findings,
 )
 from profkit.present.ranks import describe_job
-from profkit.present.skipped_checks import describe_skipped_checks
-from profkit.units import format_share
+from profkit.present.skipped_checks import with_skipped_checks
+from profkit.units import format_ns, format_share
 
 _MIN_IDLE_SHARE: Final = 0.25
 """Less idle time of a device is usual between steps and at their ends, and needs no explanation."""
@@ -50,9 +53,13 @@ _MIN_FINDING_SHARE: Final = 0.03
 """A smaller cost is not in the headline, even if it is the highest."""
 _MIN_STEPS_SHARE: Final = 0.5
 """If steps cover less of the recording, the headline says so."""
+_MAX_SENTENCES: Final = 3
+"""More are not read; why figures are less reliable stands after them."""
 _NOTHING_RECORDED: Final = "nothing-recorded"
+_LOST_EVENTS: Final = "lost-device-events"
 _MIN_DISTORTING_SHARE: Final = 0.4
 """A thread without a core for so long waits within single operators: their shares are chance."""
+_OUT_OF_MEMORY: Final = "out-of-memory"
 _SLOWING_STEPS: Final = "slowing-steps"
 _UNUSED_GPU: Final = "unused-gpu"
 _WARM_UP: Final = "Warm up before you record, to see what the program does from then on."
@@ -97,9 +104,10 @@ def _diagnose(report: Report) -> _Diagnosis:
 
 
 def headline(report: Report) -> str:
-    """Return what limits the program and what to do first, in one to four sentences.
+    """Return what limits the program and what to do first, in one to three sentences.
 
-    Of a trace in which nothing was recorded, that and what to do.
+    Why figures are less reliable follows them. Of a trace in which nothing was recorded, it is that
+    and what to do.
     """
     return " ".join(headline_sentences(report))
 
@@ -110,26 +118,28 @@ def headline_sentences(report: Report) -> list[str]:
     if nothing is not None:
         return [visible(nothing.message), visible(nothing.fix)]
     if report.summary.breakdown is None and (on_memory := memory_sentences(report)):
-        return [*describe_job(report), *on_memory, *_memory_cure(report), *cautions(report)]
+        read = _fit(on_memory[:1], on_memory[1:], _memory_fix(report))
+        return [*read, *cautions(report)]
 
     diagnosis = _diagnose(report)
-    sentences = [*describe_job(report), *(limiter.sentence for limiter in diagnosis.limiters)]
-    if not diagnosis.limiters:
-        sentences.append(_without_times(report))
-    sentences += [*_coverage(diagnosis.window), *_trend(report)]
+    of_job = find_job_limiter(report)
+    limiters = [limiter.sentence for limiter in diagnosis.limiters] or [_without_times(report)]
+    on_job = tuple(describe_job(report, is_explained=of_job is not None))
+    remarks = [*on_job, *_remarks(diagnosis)]
+    if of_job is not None:
+        # What limits one of its ranks is a consequence of what limits the job.
+        remarks = [*on_job, *limiters]
+        limiters = [describe_job_limiter(report, of_job)]
 
-    # Two causes are named in any case: one happens once, the other makes all figures uncertain.
-    remarks = [
-        candidate
-        for candidate in diagnosis.candidates
-        if candidate.cause in _REMARKS and candidate not in diagnosis.limiters
-    ]
-    remarks.sort(key=lambda candidate: _REMARKS.index(candidate.cause))
-    sentences += [candidate.sentence for candidate in remarks]
-
-    sentences += _cure(diagnosis)
+    read = _fit(limiters, remarks, _what_to_do(diagnosis, of_job))
     is_incomplete = any(candidate.cause is Cause.UNRECORDED for candidate in diagnosis.candidates)
-    return sentences if is_incomplete else [*sentences, *cautions(report)]
+    return read if is_incomplete else [*read, *cautions(report)]
+
+
+def _fit(limiters: list[str], remarks: list[str], fix: list[str]) -> list[str]:
+    """Return as many sentences as are read: limiters and fix, and remarks where there is room."""
+    n_remarks = max(0, _MAX_SENTENCES - len(limiters) - len(fix))
+    return [*limiters, *remarks[:n_remarks], *fix][:_MAX_SENTENCES]
 
 
 def _without_times(report: Report) -> str:
@@ -139,20 +149,46 @@ def _without_times(report: Report) -> str:
     return "No event time could be attributed."
 
 
-def _coverage(window: Window | None) -> Iterator[str]:
-    """Yield what the recording lacks: work of a device, or most of its time outside of steps."""
-    if window is None:
-        return
-    report, breakdown = window.report, window.breakdown
-    if not breakdown.on_device and not is_on_cpu(report):
+def _remarks(diagnosis: _Diagnosis) -> Iterator[str]:
+    """Yield what is said besides what limits the program, the most important first."""
+    report, window = diagnosis.report, diagnosis.window
+    # Without steps the first sentence has said it.
+    is_of_steps = window is not None and window.breakdown.per_step_ns is not None
+    if is_of_steps and not _has_device_work(report):
         yield "No device work was recorded."
     unused = next((finding for finding in report.findings if finding.name == _UNUSED_GPU), None)
     if unused is not None:
         yield f"{unused.title}."
+    yield from _trend(report)
+
+    # Two causes are named in any case: one happens once, the other makes all figures uncertain.
+    remarks = [
+        candidate
+        for candidate in diagnosis.candidates
+        if candidate.cause in _REMARKS and candidate not in diagnosis.limiters
+    ]
+    remarks.sort(key=lambda candidate: _REMARKS.index(candidate.cause))
+    yield from (candidate.sentence for candidate in remarks)
+    yield from _coverage(window)
+
+
+def _has_device_work(report: Report) -> bool:
+    """Return whether device work was recorded, or there is none, as the program ran on a CPU."""
+    breakdown = report.summary.breakdown
+    return breakdown is None or breakdown.on_device or is_on_cpu(report)
+
+
+def _coverage(window: Window | None) -> Iterator[str]:
+    """Yield how much of the recording is outside of the steps, which the figures leave out."""
+    if window is None:
+        return
+    report, breakdown = window.report, window.breakdown
     steps_ns = breakdown.total_ns + sum(step.time_ns for step in window.first)
-    covered = steps_ns / report.summary.window_ns if report.summary.window_ns else 1.0
-    if covered < _MIN_STEPS_SHARE and breakdown.per_step_ns is not None:
-        yield f"Steps are {format_share(covered)} of the recording."
+    outside_ns = report.summary.window_ns - steps_ns
+    is_large = outside_ns > (1 - _MIN_STEPS_SHARE) * report.summary.window_ns
+    if is_large and breakdown.per_step_ns is not None:
+        share = format_share(outside_ns / report.summary.window_ns)
+        yield f"{format_ns(outside_ns)} of the recording ({share}) are outside of the steps."
 
 
 def _trend(report: Report) -> Iterator[str]:
@@ -176,13 +212,22 @@ def cautions(report: Report) -> Iterator[str]:
             what = "times and shares" if share >= _MIN_DISTORTING_SHARE else "times"
             yield f"{fault.title} for {format_share(share)} of the recording: {what} are inflated."
 
-    others = [fault for fault in faults if fault.name != BUSY_MACHINE]
+    # Without any device work it has been said that it is missing.
+    said = {BUSY_MACHINE} if _has_device_work(report) else {BUSY_MACHINE, _LOST_EVENTS}
+    others = [fault for fault in faults if fault.name not in said]
     if others:
         yield f"Figures are less reliable: {inline_title(others[0].title)}."
 
 
-def _cure(diagnosis: _Diagnosis) -> list[str]:
-    """Return the findings with the highest costs, or what is known without such a finding."""
+def _what_to_do(diagnosis: _Diagnosis, explained: Finding | None = None) -> list[str]:
+    """Return the findings with the highest costs, or what is known without such a finding.
+
+    Args:
+        diagnosis: What limits the program.
+        explained: The finding that the first sentence is about: its fix is what to do.
+    """
+    if explained is not None:
+        return [_first_sentence(explained.fix)]
     report, window = diagnosis.report, diagnosis.window
     is_function = Cause.FUNCTION in diagnosis.causes
     # Shares are of the mean step, which the first steps dominate where they are described apart.
@@ -192,17 +237,24 @@ def _cure(diagnosis: _Diagnosis) -> list[str]:
     if costs or is_function:
         return costs
 
-    sentences = [_without_costs(diagnosis)]
+    sentence = _without_costs(diagnosis)
     has_stacks = report.source.recorded_with.stacks
     if Cause.PYTHON in diagnosis.causes and not has_stacks and not has_named_python(window):
-        sentences.append("Record with `profkit run` or `with_stack=True` to see its functions.")
-    return sentences
+        how = "record with `profkit run` or `with_stack=True` to see its functions"
+        sentence = f"{sentence.partition(';')[0].rstrip('.')}: {how}."
+    return [sentence]
 
 
-def _memory_cure(report: Report) -> list[str]:
+def _first_sentence(fix: str) -> str:
+    first, _, _ = visible(fix).partition(". ")
+    return f"{first.rstrip('.')}."
+
+
+def _memory_fix(report: Report) -> list[str]:
     """Return what to do by a report on memory alone."""
     if has_oom(report):
-        return []
+        fixes = (finding.fix for finding in report.findings if finding.name == _OUT_OF_MEMORY)
+        return [_first_sentence(fix) for fix in fixes][:1]
     if costs := _highest_costs(report):
         return costs
     return [_main_finding(report) or no_memory_findings(report)]
@@ -281,7 +333,7 @@ def _without_costs(diagnosis: _Diagnosis) -> str:
     report = diagnosis.report
     unexplained = _find_unexplained(diagnosis)
     if unexplained:
-        return unexplained + describe_skipped_checks(report)
+        return with_skipped_checks(unexplained, report)
     has_later_steps = diagnosis.window is not None and bool(diagnosis.window.first)
     if diagnosis.causes.intersection(_ONE_TIME) and not has_later_steps:
         return _WARM_UP
@@ -295,7 +347,7 @@ def _without_costs(diagnosis: _Diagnosis) -> str:
     costly = [finding for finding in report.findings if not is_free(finding)]
     if costly:
         return _main_finding(report) or f"No problems found, but {counted(len(costly), 'note')}."
-    return NO_PROBLEMS + describe_skipped_checks(report)
+    return with_skipped_checks(NO_PROBLEMS, report)
 
 
 def _find_unexplained(diagnosis: _Diagnosis) -> str:

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from profkit.dataclass import dataclass
+from profkit.engine import needs
 from profkit.engine.wording import at, counted, listed
 from profkit.model.live_memory import HostPeak
 from profkit.model.location import NO_SOURCE_LINE, base_name
@@ -16,7 +17,7 @@ from profkit.model.memory_summary import (
 from profkit.model.report import Report
 from profkit.names import visible
 from profkit.present.device_facts import describe_device
-from profkit.present.skipped_checks import describe_skipped_checks
+from profkit.present.skipped_checks import with_skipped_checks
 from profkit.units import format_bytes, format_count, format_share
 
 STEP_FIGURES: Final = {
@@ -43,11 +44,13 @@ NO_PROBLEMS: Final = "No problems found."
 _MIN_USE_SHARE: Final = 0.05
 """A use of less memory is not in the headline."""
 _MAX_USE_LINES: Final = 2
+_MAX_CONTENTS: Final = 3
+_MAJORITY: Final = 0.5
 _OOM_REASONS: Final = {
-    "exhaustion": ": all memory that PyTorch had reserved was active",
-    "fragmentation": ": PyTorch had enough free memory, but in separate blocks",
-    "outside": ": much of the device was in use outside PyTorch",
-    "limit": ": the device had enough, but a memory limit was reached",
+    "exhaustion": "; all memory that PyTorch had reserved was active",
+    "fragmentation": "; PyTorch had enough free memory, but in separate blocks",
+    "outside": "; much of the device was in use outside PyTorch",
+    "limit": "; the device had enough, but a memory limit was reached",
 }
 _MIN_UNEXPLAINED_BYTES: Final = 64 << 10
 """Smaller growth per step without a known holder is not reported: heaps vary by as much."""
@@ -256,45 +259,70 @@ def memory_sentences(report: Report) -> list[str]:
 
 def _snapshot_sentences(memory: MemorySummary) -> Iterator[str]:
     # The fullest device is the first to run out of memory.
-    fullest = max(memory.devices, key=lambda device: device.reserved_bytes)
-    name = f"{fullest.device} has"
-    if len(memory.devices) > 1:
-        name = f"Of {len(memory.devices)} devices {fullest.device} has the most memory:"
-
-    active, peak = format_bytes(fullest.active_bytes), format_bytes(fullest.at_peak_bytes)
-    at_peak = f" ({peak} at the peak)" if peak != active else ""
-    yield f"{name} {format_bytes(fullest.reserved_bytes)} reserved and {active} active{at_peak}."
-    if uses := _describe_uses(fullest):
-        yield uses
-
-    for device in memory.devices:
-        if device.oom:
-            yield _oom_sentence(device, device.oom[-1])
+    failed = [device for device in memory.devices if device.oom]
+    fullest = max(failed or memory.devices, key=lambda device: device.reserved_bytes)
+    if failed:
+        yield _oom_sentence(fullest, fullest.oom[-1], len(failed) - 1)
+    yield _describe_filling(fullest, len(memory.devices))
+    if fullest.has_peak and not failed:
+        active, reserved = format_bytes(fullest.active_bytes), format_bytes(fullest.reserved_bytes)
+        yield f"At the end {active} are active and {reserved} reserved."
 
 
-def _describe_uses(device: SnapshotDevice) -> str:
-    """Say what the live memory is used for, with the lines of the largest use; empty if unknown."""
-    total = sum(use.bytes for use in device.peak_uses)
-    uses = [(use.bytes, use_label(use.category), use.category) for use in device.peak_uses]
-    uses = [use for use in uses if use[1] and use[0] >= _MIN_USE_SHARE * total]
-    if not total or not uses:
-        return ""
-    parts = [f"{format_share(n_bytes / total)} {label}" for n_bytes, label, _ in uses]
-    parts[0] += _lines_of(device, uses[0][2])
+def _describe_filling(device: SnapshotDevice, n_devices: int) -> str:
+    """Return what fills a device at its peak, or without a history when the snapshot was taken."""
+    total = device.at_peak_bytes
+    of_several = f", the fullest of {n_devices} devices," if n_devices > 1 else ""
+    name, size = f"{device.device}{of_several}", format_bytes(total)
+    moment = f"peak of {name} is" if device.has_peak else f"active on {name} are"
+    if contents := _list_contents(device, total):
+        return f"By stacks, the {size} {moment} {listed(contents)}."
 
-    # Most blocks from before the history have no stack, and so no known use. Blocks with a stack
-    # of an earlier history count for their use, and not a second time as earlier blocks.
-    earlier = sum(
-        site.bytes
-        for site in device.peak_sites
-        if site.is_before_recording and not use_label(site.category)
+    site = next((site for site in device.peak_sites if site.location.file), None)
+    with_stack = sum(site.bytes for site in device.peak_sites if site.location.file)
+    if site is not None and with_stack >= _MIN_USE_SHARE * total > 0:
+        share = format_share(site.bytes / total)
+        return f"The {size} {moment} of many lines, at most {share} each{at(site.location)}."
+
+    reserved, active = device.reserved_bytes, device.active_bytes
+    free = f"{format_bytes(reserved - active)} ({format_share(1 - active / max(reserved, 1))})"
+    return (
+        f"Of the {format_bytes(reserved)} reserved on {name} {free} are free, and no stack tells "
+        f"what the other {format_bytes(active)} are."
     )
-    if earlier >= _MIN_USE_SHARE * total:
-        parts.append(f"{format_share(min(earlier / total, 1.0))} allocated before recording")
 
-    moment = "the peak" if device.has_peak else "the end"
-    shares = listed(parts)
-    return f"By use, inferred from stacks, the {format_bytes(total)} at {moment} are {shares}."
+
+def _list_contents(device: SnapshotDevice, total: int) -> list[str]:
+    """List what the live memory is: uses with their lines, other lines, and what is not known.
+
+    Empty where nothing that is known is large.
+    """
+    uses = [(use.bytes, use.category) for use in device.peak_uses if use_label(use.category)]
+    known = [
+        (n_bytes, f"{use_label(category)}{_lines_of(device, category)}")
+        for n_bytes, category in uses
+    ]
+    labelled = {category for _, category in uses}
+    unlabelled = [site for site in device.peak_sites if site.category not in labelled]
+    known += [
+        (site.bytes, f"from {visible(site.location.place)}")
+        for site in unlabelled
+        if site.location.file
+    ]
+    known.sort(key=lambda content: -content[0])
+
+    # Blocks with a stack of an earlier history count for their line or use alone.
+    without_stack = [site for site in unlabelled if not site.location.file]
+    earlier = sum(site.bytes for site in without_stack if site.is_before_recording)
+    others = sum(site.bytes for site in without_stack) - earlier
+    unknown = [(earlier, "from before the recording"), (others, "without a stack")]
+
+    smallest = max(1, round(_MIN_USE_SHARE * total))
+    shown = [content for content in known if content[0] >= smallest][:_MAX_CONTENTS]
+    if not shown and earlier < _MAJORITY * total:
+        return []
+    shown += [content for content in unknown if content[0] >= smallest]
+    return [f"{format_share(min(n_bytes / total, 1.0))} {text}" for n_bytes, text in shown]
 
 
 def _lines_of(device: SnapshotDevice, category: str) -> str:
@@ -312,7 +340,8 @@ def _lines_of(device: SnapshotDevice, category: str) -> str:
     return f" ({', '.join(shown)})" if shown else ""
 
 
-def _oom_sentence(device: SnapshotDevice, oom: OomSummary) -> str:
+def _oom_sentence(device: SnapshotDevice, oom: OomSummary, n_others: int) -> str:
+    """Return that a device ran out of memory, where, and why."""
     place = at(oom.location) if oom.location else ""
     free = ""
     if oom.device_free_bytes is not None:
@@ -321,7 +350,9 @@ def _oom_sentence(device: SnapshotDevice, oom: OomSummary) -> str:
     reason = _OOM_REASONS.get(oom.reason or "", "")
     if oom.reason == "fragmentation" and oom.largest_usable_block_bytes is not None:
         reason += f" of at most {format_bytes(oom.largest_usable_block_bytes)}"
-    return f"{device.device}: allocation of {format_bytes(oom.bytes)} failed{place}{free}{reason}."
+    others = f" and {counted(n_others, 'other device')}" if n_others else ""
+    failed = f"an allocation of {format_bytes(oom.bytes)} failed{free}{reason}"
+    return f"{device.device}{others} ran out of memory{place}: {failed}."
 
 
 def has_oom(report: Report) -> bool:
@@ -337,7 +368,15 @@ def no_memory_findings(report: Report) -> str:
     if memory is not None and memory.n_leaks == 0:
         text = no_leak_text(memory)
         return f"{text[0].upper()}{text[1:]}."
-    return NO_PROBLEMS + describe_skipped_checks(report)
+    devices = devices_of(report)
+    if devices and not any(device.n_trace_events or _has_stacks(device) for device in devices):
+        return needs.HISTORY.remedy
+    return with_skipped_checks(NO_PROBLEMS, report)
+
+
+def _has_stacks(device: SnapshotDevice) -> bool:
+    """Tell whether a live block has a source line."""
+    return any(site.location.file for site in device.top_sites)
 
 
 def no_leak_text(memory: MemorySummary) -> str:

@@ -56,47 +56,67 @@ _STRAGGLING: Final = "straggling-rank"
 _MAX_UNREAD: Final = 3
 
 
-def describe_job(report: Report) -> Iterator[str]:
-    """Yield sentences on a job: who makes the others wait, and which ranks are missing."""
+def describe_job(report: Report, *, is_explained: bool) -> Iterator[str]:
+    """Yield sentences on a job, the most important first.
+
+    Args:
+        report: The report over its ranks.
+        is_explained: Whether it has been said already what the ranks wait for.
+    """
     collectives = report.collectives
     if collectives is None:
         return
 
-    yield from _step_of_job(report, collectives)
-
-    worst = max(report.ranks, key=lambda rank: rank.late_ns)
-    n = sum(group.n for group in collectives.groups)
     # Waits in a few matched calls do not show who delays the job.
-    if collectives.matched_share is not None and collectives.matched_share < _ENOUGH_MATCHED:
-        yield _hardly_matched(collectives, collectives.matched_share)
-    elif n and worst.n_last > _MOST * n:
-        why = _WHY[_main_lateness(collectives, worst.rank)]
-        late = format_ns(worst.late_ns // worst.n_last)
-        yield (
-            f"Rank {worst.rank} is the last in {format_count(worst.n_last)} of "
-            f"{counted(n, 'collective')}, {late} after the others"
-            f"{f', since {why}' if why else ''}."
-        )
-    else:
-        yield from _uneven(report)
+    share = collectives.matched_share
+    is_matched = share is None or share >= _ENOUGH_MATCHED
+    if lacking := "; ".join(_list_lacking(report, collectives, is_matched=is_matched)):
+        yield f"{lacking[0].upper()}{lacking[1:]}."
 
+    yield from _step_of_job(report, collectives)
+    if is_matched and not is_explained:
+        yield from _last_rank(report, collectives)
+
+
+def _list_lacking(
+    report: Report, collectives: CollectivesSummary, *, is_matched: bool
+) -> Iterator[str]:
+    """Yield what the recording of a job lacks: ranks, files, or calls that match."""
     if missing := report.missing_ranks:
         verb = "was" if len(missing) == 1 else "were"
         total = len(missing) + len(report.ranks)
-        yield f"{len(missing)} of {total} ranks {verb} not recorded ({rank_list(missing)})."
+        yield f"{len(missing)} of {total} ranks {verb} not recorded ({rank_list(missing)})"
     for lost in report.unread[:_MAX_UNREAD]:
         name = short_path(lost.file, report.source.path)
         why = lost.why.replace(lost.file, name)
-        yield f"Not read: {one_line(why if name in why else f'{name}: {why}')}"
+        yield f"not read: {one_line(why if name in why else f'{name}: {why}').rstrip('.')}"
     if more := len(report.unread[_MAX_UNREAD:]):
-        yield f"Not read: {counted(more, 'other file')}."
+        yield f"not read: {counted(more, 'other file')}"
+    if collectives.matched_share is not None and not is_matched:
+        yield _hardly_matched(collectives, collectives.matched_share)
+
+
+def _last_rank(report: Report, collectives: CollectivesSummary) -> Iterator[str]:
+    """Yield which rank is mostly the last; without one, which computes much longer than others."""
+    worst = max(report.ranks, key=lambda rank: rank.late_ns)
+    n = sum(group.n for group in collectives.groups)
+    if not n or worst.n_last <= _MOST * n:
+        yield from _uneven(report)
+        return
+    why = _WHY[_main_lateness(collectives, worst.rank)]
+    late = format_ns(worst.late_ns // worst.n_last)
+    yield (
+        f"Rank {worst.rank} is the last in {format_count(worst.n_last)} of "
+        f"{counted(n, 'collective')}, {late} after the others"
+        f"{f', since {why}' if why else ''}."
+    )
 
 
 def _hardly_matched(collectives: CollectivesSummary, share: float) -> str:
     """Say that most waits are not known, and what to record instead."""
     main = max(collectives.unmatched, key=lambda calls: calls.n).reason
     remedy = _REMEDIES.get(main, "")
-    return f"Only {format_share(share)} of the calls of collectives could be matched{remedy}."
+    return f"only {format_share(share)} of the calls of collectives could be matched{remedy}"
 
 
 def _step_of_job(report: Report, collectives: CollectivesSummary) -> Iterator[str]:
@@ -105,16 +125,14 @@ def _step_of_job(report: Report, collectives: CollectivesSummary) -> Iterator[st
     If a single rank is the cause, its finding has the time without its delay.
     """
     slowdown = collectives.slowdown
-    if slowdown is None:
+    is_of_one = any(finding.name == _STRAGGLING for finding in report.findings)
+    if slowdown is None or slowdown.ratio < _SLOWER or is_of_one:
         return
-
-    what = "A step of the job" if slowdown.n_steps else "The job"
-    equal = ""
-    if slowdown.ratio >= _SLOWER and all(
-        finding.name != _STRAGGLING for finding in report.findings
-    ):
-        equal = f", {format_ns(slowdown.ideal_ns)} with equal ranks and links"
-    yield f"{what} takes {format_ns(slowdown.recorded_ns)}{equal}."
+    what = "a step of the job" if slowdown.n_steps else "the job"
+    yield (
+        f"With equal ranks and links {what} would take {format_ns(slowdown.ideal_ns)} instead of "
+        f"{format_ns(slowdown.recorded_ns)}."
+    )
 
 
 def _uneven(report: Report) -> Iterator[str]:

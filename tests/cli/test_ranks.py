@@ -26,10 +26,8 @@ def job(tmp_path: Path) -> Path:
 def test_the_traces_of_a_job_are_one_report(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["analyze", str(job)]) == 0
     text = " ".join(capsys.readouterr().out.split())
-    assert "Rank 1 is the last in 3 of 3 collectives, 900 µs after the others" in text
+    assert "Rank 1 makes rank 0 wait for 900 µs of each 2.10 ms step of the job (43%)" in text
     assert "1 of 3 ranks was not recorded (2)." in text
-    assert text.count("step of rank 0") == 1
-    assert "A step of the job takes" in text
     assert text.count("SYN001") == 1, "what both ranks have is said once"
 
 

@@ -54,16 +54,24 @@ def test_step_time_comes_with_its_range() -> None:
     assert step_time(reports.empty_report()) == ""
 
 
-def test_a_mean_that_one_long_step_dominates_comes_with_the_median() -> None:
+def test_a_step_that_takes_most_of_the_time_is_told_apart() -> None:
     report = reports.build_gpu_report()
     first, *later_steps = report.summary.steps
     steps = (replace(first, dur_ns=9_000 * reports.MS), *later_steps)
     report = replace(report, summary=replace(report.summary, steps=steps))
     middle = sorted(step.dur_ns for step in steps)[len(steps) // 2 - 1 : len(steps) // 2 + 1]
     assert len(steps) % 2 == 0
-    usual = f"(median {format_ns(sum(middle) / 2)}"
-    assert f"{usual}, " in step_time(report)
-    assert f"step {usual}) and waits" in headline(report)
+    usual = format_ns(sum(middle) / 2)
+    assert f"(median {usual}, " in step_time(report)
+    assert headline(report).startswith(f"One of 6 steps takes 9.00 s, the median step {usual}.")
+
+
+def test_a_mean_that_long_steps_dominate_comes_with_the_median() -> None:
+    report = reports.build_gpu_report()
+    longer = [replace(step, dur_ns=9_000 * reports.MS) for step in report.summary.steps[-2:]]
+    steps = (*report.summary.steps[:-2], *longer)
+    report = replace(report, summary=replace(report.summary, steps=steps))
+    assert "step (median 174 ms) and waits" in headline(report)
 
 
 def steps_of(*lengths_ms: int, tmp_path: Path) -> Report:
@@ -86,7 +94,9 @@ def test_long_first_steps_are_described_apart(tmp_path: Path) -> None:
 
 def test_a_first_step_that_takes_less_than_the_others_together_comes_second(tmp_path: Path) -> None:
     text = headline(steps_of(60, 12, 12, 12, 12, 12, tmp_path=tmp_path))
-    assert text.startswith("Operators take 83% of each later 12.0 ms step on the CPU. The first ")
+    assert text.startswith(
+        "Operators take 83% of each later 12.0 ms step on the CPU: aten::mm (83%). The "
+    )
     assert "The first step takes 60.0 ms." in text
 
 
@@ -145,29 +155,31 @@ def test_without_findings_it_gives_the_cause_of_idle_time() -> None:
 
 def test_what_most_skipped_checks_lack_is_said() -> None:
     text = headline(reports.unchecked_report())
-    assert "No problems found. There are no operators (13 checks skipped)." in text
+    assert "No problems found; 13 checks skipped: there are no operators." in text
 
 
 def test_checks_that_cannot_apply_to_the_program_are_not_mentioned(tmp_path: Path) -> None:
     report = replace(steps_of(12, 12, 12, tmp_path=tmp_path), findings=())
     reasons = {check.reason for check in report.unchecked}
-    assert {needs.DEVICE_WORK.reason, needs.RANKS.reason} <= reasons
-    assert "No problems found. The program's memory was not monitored (" in headline(report)
+    of_others = {needs.DEVICE_WORK.reason, needs.RANKS.reason, needs.MONITORING.reason}
+    assert of_others <= reasons
+    assert "7 checks skipped: the shapes of operators' inputs were not recorded." in headline(
+        report
+    )
 
-    of_others = (needs.DEVICE_WORK.reason, needs.RANKS.reason)
     checks = tuple(check for check in report.unchecked if check.reason in of_others)
     assert headline(replace(report, unchecked=checks)).endswith("No problems found.")
     job = replace(report.source, world_size=2)
-    assert "several ranks (5 checks skipped)" in headline(
-        replace(report, unchecked=checks, source=job)
+    assert headline(replace(report, unchecked=checks, source=job)).endswith(
+        "; 5 checks skipped: there are not several ranks."
     )
 
 
 def test_without_steps_it_gives_the_time_from_first_to_last_device_work() -> None:
     text = headline(with_breakdown(reports.build_gpu_report(), n_steps=0, per_step_ns=None))
     assert text.startswith(
-        "The GPU is busy 61% of the 1.04 s from first to last device work (the recording has no "
-        "steps), and waits 37% for data."
+        "The GPU is busy 61% of the 1.04 s from first to last device work (no steps), and "
+        "waits 37% for data."
     )
 
 
@@ -230,7 +242,7 @@ def test_it_says_that_the_host_mostly_waited(
 def test_it_says_how_little_of_the_recording_the_steps_are() -> None:
     report = reports.build_cpu_report()
     longer = replace(report, summary=replace(report.summary, window_ns=3600 * reports.MS))
-    assert "Steps are 1.0% of the recording." in headline(longer)
+    assert "3.56 s of the recording (99%) are outside of the steps." in headline(longer)
 
 
 def test_it_says_that_later_steps_take_longer() -> None:
@@ -258,6 +270,19 @@ def test_a_fault_of_the_recording_is_mentioned() -> None:
     assert headline(replace(reports.build_gpu_report(), health=(fault,))).endswith(
         "Figures are less reliable: device events are lost."
     )
+
+
+def test_three_sentences_at_most_are_read() -> None:
+    report = reports.build_gpu_report()
+    slow = {"first_steps_ns": 20 * reports.MS, "last_steps_ns": 50 * reports.MS}
+    finding = replace(report.findings[0], name="slowing-steps", evidence=slow)
+    report = replace(report, findings=(finding, *report.findings))
+    limiter, cost, memory_cost = headline_sentences(report)
+    assert limiter.startswith("The GPU is busy 61%")
+    assert cost.startswith("Highest cost: ")
+    assert memory_cost.startswith("Highest memory cost: ")
+    trend = headline_sentences(replace(report, findings=(finding,)))[1]
+    assert trend.startswith("Steps take 2.5 times as long at the end of the run")
 
 
 def test_each_of_several_devices_has_a_line() -> None:
@@ -364,7 +389,7 @@ def test_the_finding_on_what_takes_most_follows(tmp_path: Path) -> None:
 def test_operators_of_cudnn_are_not_all_on_the_cpu(tmp_path: Path) -> None:
     b = TraceBuilder(device_names=())
     b.compute("aten::cudnn_convolution", 2_000_000)
-    assert "No device work was recorded." in headline_of(b, tmp_path)
+    assert "has no steps and no device work" in headline_of(b, tmp_path)
 
 
 def test_a_cold_start_happens_once_and_not_per_step(tmp_path: Path) -> None:
@@ -677,3 +702,90 @@ def test_the_name_of_an_operator_is_not_a_place(tmp_path: Path) -> None:
     assert report.findings[0].locations[0].op == "aten::add_"
     assert "at aten::add_" not in headline(report)
     assert "Highest cost: GPU idle waiting for kernel launches, " in headline(report)
+
+
+def test_the_optimizer_is_named_where_it_takes_more_than_other_parts(tmp_path: Path) -> None:
+    b = TraceBuilder(device_names=())
+    for _ in range(3):
+        with b.step():
+            b.compute("aten::mm", 3 * reports.MS)
+            with b.annotation("Optimizer.step#Adam.step"):
+                b.compute("aten::add_", 4 * reports.MS)
+                b.advance(2 * reports.MS)
+            b.advance(1 * reports.MS)
+    text = headline(analyze(b.write(tmp_path / "t.json"), strict=True))
+    assert text.startswith(
+        "The optimizer takes 60% of each 10.0 ms step on the CPU, other operators 30%."
+    )
+
+
+def test_an_optimizers_python_is_no_part_of_the_operators(tmp_path: Path) -> None:
+    b = TraceBuilder(device_names=())
+    for _ in range(3):
+        with b.step():
+            b.compute("aten::mm", 5 * reports.MS)
+            with b.annotation("Optimizer.step#Adam.step"):
+                b.compute("aten::add_", 1 * reports.MS)
+                b.advance(3 * reports.MS)
+            b.advance(1 * reports.MS)
+    text = headline(analyze(b.write(tmp_path / "t.json"), strict=True))
+    # Of 10 ms, 6 are operators.
+    assert text.startswith("Operators take 60% of each 10.0 ms step on the CPU")
+
+
+def test_python_with_the_optimizers_says_so(tmp_path: Path) -> None:
+    b = TraceBuilder(device_names=())
+    for _ in range(3):
+        with b.step():
+            b.compute("aten::mm", 2 * reports.MS)
+            with b.annotation("Optimizer.step#Adam.step"):
+                b.advance(2 * reports.MS)
+            b.advance(6 * reports.MS)
+    text = headline(analyze(b.write(tmp_path / "t.json"), strict=True))
+    assert text.startswith(
+        "Python outside of operators takes 80% of each 10.0 ms step on the CPU, the optimizer's "
+        "included"
+    )
+
+
+def test_the_line_of_later_steps_is_not_that_of_the_first_one(tmp_path: Path) -> None:
+    b = TraceBuilder(device_names=(), stacks=True)
+    for number in range(6):
+        with b.step():
+            if not number:
+                with b.frame("train.py", 3, "warm"):
+                    b.compute("aten::zeros", 400 * reports.MS)
+            with b.frame("train.py", 7, "train"):
+                b.compute("aten::mm", 10 * reports.MS)
+    text = headline(analyze(b.write(tmp_path / "t.json"), strict=True))
+    assert "step on the CPU: 100% at train (train.py:7), aten::mm." in text
+
+
+def test_one_long_step_comes_with_its_line(tmp_path: Path) -> None:
+    b = TraceBuilder(device_names=(), stacks=True)
+    for number in range(4):
+        with b.step():
+            with b.frame("train.py", 7, "train"):
+                b.compute("aten::mm", 10 * reports.MS)
+            if number == 2:
+                with b.frame("train.py", 9, "evaluate"):
+                    b.compute("aten::sort", 90 * reports.MS)
+    text = headline(analyze(b.write(tmp_path / "t.json"), strict=True))
+    assert text.startswith(
+        "One of 4 steps takes 100 ms, the median step 10.0 ms: 90% at evaluate (train.py:9), "
+        "aten::sort."
+    )
+
+
+def test_kernels_of_no_known_kind_are_named(tmp_path: Path) -> None:
+    b = TraceBuilder()
+    for _ in range(3):
+        with b.step():
+            for name, ms in (("backward_compute", 6), ("forward_compute", 4)):
+                with b.op("aten::mine"):
+                    ident = b.call("LaunchKernel", 4_000)
+                b.kernel(name, ms * reports.MS, correlation=ident)
+            b.call("DeviceSynchronize", 10 * reports.MS)
+    assert (
+        ", mostly with `backward_compute` (60% of kernel time) and `forward_compute` (40%)"
+    ) in headline(analyze(b.write(tmp_path / "t.json"), strict=True)).split(". ")[0]

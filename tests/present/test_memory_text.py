@@ -96,17 +96,18 @@ def test_a_report_with_notes_only_names_the_one_with_the_highest_cost() -> None:
 
 def test_a_failed_allocation_is_reported_with_its_size_and_reason() -> None:
     assert headline(reports.build_snapshot_report()) == (
-        "cuda:0 has 34.2 GiB reserved and 33.2 GiB active (33.7 GiB at the peak). cuda:0: "
-        "allocation of 3.91 GiB failed at train.py:21 with 3.75 GiB free on the device: PyTorch "
-        "had enough free memory, but in separate blocks of at most 112 MiB."
+        "cuda:0 ran out of memory at train.py:21: an allocation of 3.91 GiB failed with 3.75 GiB "
+        "free on the device; PyTorch had enough free memory, but in separate blocks of at most "
+        "112 MiB. By stacks, the 33.7 GiB peak of cuda:0 is 42% from model.py:10 and 8.7% from "
+        "before the recording."
     )
 
 
 @pytest.mark.parametrize(
     ("reason", "end"),
     [
-        ("exhaustion", "on the device: all memory that PyTorch had reserved was active."),
-        ("limit", "on the device: the device had enough, but a memory limit was reached."),
+        ("exhaustion", "on the device; all memory that PyTorch had reserved was active."),
+        ("limit", "on the device; the device had enough, but a memory limit was reached."),
         (None, "free on the device."),
         ("not yet known", "free on the device."),
     ],
@@ -118,13 +119,15 @@ def test_each_reason_of_a_failed_allocation_has_a_text(reason: str | None, end: 
     other_device = replace(device, oom=(replace(device.oom[0], reason=reason),))
     memory = replace(report.summary.memory, devices=(other_device,))
     sentences = memory_sentences(replace(report, summary=Summary(0, memory=memory)))
-    assert sentences[1].endswith(end)
+    assert sentences[0].endswith(end)
 
 
 def test_of_several_devices_the_one_with_most_reserved_memory_is_reported() -> None:
-    assert headline(reports.build_snapshot_report(3)).startswith(
-        "Of 3 devices cuda:2 has the most memory: 34.2 GiB reserved and 33.2 GiB active"
+    text = headline(reports.build_snapshot_report(3))
+    assert text.startswith(
+        "cuda:2 and 2 other devices ran out of memory at train.py:21: an allocation of"
     )
+    assert "the 33.7 GiB peak of cuda:2, the fullest of 3 devices, is 42% from model.py:10" in text
 
 
 def test_figures_that_are_unknown_or_stay_0_have_no_row() -> None:
@@ -176,21 +179,48 @@ def test_a_snapshot_without_history_has_no_peak() -> None:
         "cuda:0 at the end"
     ]
     assert facts(report, everything=False)[0].endswith("largest free block 112 MiB, no history")
-    assert headline(report).endswith("at the peak). No problems found.")
+    assert headline(report).endswith(". No problems found.")
     checked = replace(report, unchecked=reports.unchecked_report().unchecked)
     assert headline(checked).endswith(
-        "No problems found. There are no operators (13 checks skipped)."
+        "No problems found; 13 checks skipped: there are no operators."
     )
 
 
-def test_a_peak_that_reads_like_the_end_is_left_out() -> None:
+def test_devices_that_ran_out_of_memory_together_are_counted() -> None:
     report = reports.build_snapshot_report()
     assert report.summary.memory is not None
     (device,) = report.summary.memory.devices
-    level = replace(device, peak_active_bytes=device.active_bytes + 1, oom=())
-    memory = replace(report.summary.memory, devices=(level,))
-    sentences = memory_sentences(replace(report, summary=Summary(0, memory=memory)))
-    assert sentences == ["cuda:0 has 34.2 GiB reserved and 33.2 GiB active."]
+    memory = replace(report.summary.memory, devices=(device, replace(device, device="cuda:1")))
+    first, *_ = memory_sentences(replace(report, summary=Summary(0, memory=memory)))
+    assert first.startswith("cuda:0 and 1 other device ran out of memory at train.py:21: an ")
+
+
+def test_a_snapshot_without_stacks_asks_for_its_history() -> None:
+    report = reports.build_snapshot_report()
+    assert report.summary.memory is not None
+    (device,) = report.summary.memory.devices
+    bare = replace(device, n_trace_events=0, oom=(), timeline=(), peak_sites=(), top_sites=())
+    report = replace(report, findings=())
+    summary = Summary(0, memory=MemorySummary(devices=(bare,)))
+    assert headline(replace(report, summary=summary)) == (
+        "Of the 34.2 GiB reserved on cuda:0 1,000 MiB (2.9%) are free, and no stack tells what the "
+        "other 33.2 GiB are. Call `torch.cuda.memory._record_memory_history()` before the code of "
+        "interest."
+    )
+
+
+def test_a_peak_of_many_lines_names_the_largest() -> None:
+    report = reports.build_snapshot_report()
+    assert report.summary.memory is not None
+    (device,) = report.summary.memory.devices
+    total = device.at_peak_bytes
+    sites = tuple(
+        AllocationSite(Location("a.py", line, "f"), (), 1, total // 40 - line) for line in range(4)
+    )
+    many = replace(device, oom=(), peak_sites=sites)
+    summary = Summary(0, memory=MemorySummary(devices=(many,)))
+    first, *_ = memory_sentences(replace(report, summary=summary))
+    assert first == "The 33.7 GiB peak of cuda:0 is of many lines, at most 2.5% each at a.py:0."
 
 
 def test_figures_that_end_before_the_program_are_shown_with_their_last_step() -> None:
@@ -244,7 +274,9 @@ def test_a_history_of_one_entry_has_no_peak(tmp_path: Path) -> None:
         blocks = [b.alloc(20 * MIB) for _ in range(5)]
         b.free(blocks[0])
     report = profkit.analyze(b.write(tmp_path / "one.snapshot.pickle"))
-    assert headline(report).startswith("cuda:0 has 100 MiB reserved and 80.0 MiB active.")
+    assert headline(report).startswith(
+        "By stacks, the 80.0 MiB active on cuda:0 are 100% from train.py:3."
+    )
     (table,) = allocation_tables(report, everything=True)
     assert (table.title, table.total_bytes) == ("cuda:0 at the end", 80 * MIB)
     page = profkit.render(report, "html").decode()
@@ -275,7 +307,7 @@ def test_the_headline_of_a_snapshot_names_uses_and_the_lines_of_the_largest() ->
         changed = replace(device, peak_uses=peak_uses, peak_sites=sites, oom=())
         return memory_sentences(
             replace(report, summary=Summary(0, memory=MemorySummary(devices=(changed,))))
-        )[-1]
+        )[0]
 
     def site(line: int, mib: int, category: str) -> AllocationSite:
         where = Location("/home/me/optim.py", line, "step")
@@ -291,16 +323,15 @@ def test_the_headline_of_a_snapshot_names_uses_and_the_lines_of_the_largest() ->
     state = [site(*place, "optimizer-state") for place in ((82, 300), (84, 150), (99, 50))]
     sites = (state[0], site(7, 240, "gradient"), *state[1:], earlier)
     assert text(*uses, sites=sites) == (
-        "By use, inferred from stacks, the 1,000 MiB at the peak are 50% optimizer state "
-        "(optim.py:82, :84), 24% gradients and 20% allocated before recording."
+        "By stacks, the 1,000 MiB peak of cuda:0 is 50% optimizer state (optim.py:82, :84), 24% "
+        "gradients (optim.py:7) and 20% from before the recording."
     )
-    assert text(uses[1], sites=()) == (
-        "By use, inferred from stacks, the 240 MiB at the peak are 100% gradients."
-    )
-    assert "inferred" not in text(uses[2], sites=sites)
+    assert text(uses[1], sites=()) == ("By stacks, the 240 MiB peak of cuda:0 is 100% gradients.")
     # The stacks of an earlier history tell the use of blocks that are older than this one.
     older = tuple(replace(site, is_before_recording=True) for site in sites)
-    assert text(*uses, sites=older).endswith("24% gradients and 20% allocated before recording.")
+    assert text(*uses, sites=older).endswith(
+        "24% gradients (optim.py:7) and 20% from before the recording."
+    )
 
 
 @pytest.mark.parametrize(("layout", "has_gradients"), [("segments", False), ("2.8", True)])

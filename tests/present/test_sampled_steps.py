@@ -98,7 +98,7 @@ def test_a_librarys_python_around_its_operators_is_named_as_such(
     text = headline(report_of(tmp_path, b))
     assert sentence in text
     assert "70% of each 10.0 ms step." in text
-    assert ("No check explains most of this time." in text) == bool(library)
+    assert ("No check explains most of this time" in text) == bool(library)
 
 
 def test_the_functions_are_in_the_tables_of_the_steps(tmp_path: Path) -> None:
@@ -120,7 +120,7 @@ def test_python_without_a_known_function_is_not_called_free_of_problems(tmp_path
             busy_python(9, 1)(b)
     report = report_of(tmp_path, b)
     assert "No problems found" not in headline(report)
-    assert "No check explains most of this time." in headline(report)
+    assert "No check explains most of this time" in headline(report)
     assert "No problems found" not in render(report, "html").decode()
     assert '<p class="none partly">No check explains' in render(report, "html").decode()
 

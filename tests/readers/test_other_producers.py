@@ -141,7 +141,7 @@ def test_a_list_of_nodes_alone_is_not_an_execution_trace(tmp_path: Path) -> None
 
 @pytest.mark.parametrize(
     ("call", "where"),
-    [("cudaLaunchKernel", "No device work was recorded."), ("aten::t", " on the CPU, which")],
+    [("cudaLaunchKernel", "no device work"), ("aten::t", " on the CPU, which")],
 )
 def test_a_list_of_events_with_launches_is_not_said_to_run_on_the_cpu_alone(
     tmp_path: Path, call: str, where: str

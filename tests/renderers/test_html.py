@@ -134,10 +134,10 @@ def test_a_page_has_the_sections_that_have_content(report: Report, sections: lis
 def test_a_page_with_skipped_checks_does_not_claim_to_be_clean() -> None:
     partly = page_of(reports.unchecked_report()).decode()
     assert '<p class="none partly">' in partly
-    assert "There are no operators (13 checks skipped)." in partly
+    assert "13 checks skipped: there are no operators." in partly
     clean = page_of(reports.empty_report()).decode()
     assert '<p class="none">No problems found.</p>' in clean
-    assert "checks skipped)" not in clean
+    assert "checks skipped:" not in clean
 
 
 def test_a_recording_adds_timeline_and_flame_graphs() -> None:

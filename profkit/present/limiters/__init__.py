@@ -10,13 +10,14 @@ from collections.abc import Iterator
 from profkit.present.limiters.candidates import MAJORITY, Candidate, Cause, choose
 from profkit.present.limiters.device import find_device_candidates
 from profkit.present.limiters.host import find_host_candidates
+from profkit.present.limiters.job import describe_job_limiter, find_job_limiter
 from profkit.present.limiters.lines import (
     has_named_python,
     main_function,
     runs_short_operators,
 )
 from profkit.present.limiters.loader import find_hidden_wait
-from profkit.present.limiters.start import find_cold_starts
+from profkit.present.limiters.start import find_cold_starts, find_long_step
 from profkit.present.limiters.window import BUSY_MACHINE, Window, choose_window
 
 __all__ = [
@@ -27,7 +28,9 @@ __all__ = [
     "Window",
     "choose",
     "choose_window",
+    "describe_job_limiter",
     "find_candidates",
+    "find_job_limiter",
     "has_named_python",
     "main_function",
     "runs_short_operators",
@@ -50,3 +53,6 @@ def find_candidates(window: Window | None) -> Iterator[Candidate]:
     if hidden is not None:
         yield hidden
     yield from find_cold_starts(window)
+    long_step = find_long_step(window)
+    if long_step is not None:
+        yield long_step

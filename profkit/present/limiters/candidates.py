@@ -34,6 +34,8 @@ class Cause(Enum):
     """The host waits for something that the recording does not show."""
     COLD_START = auto()
     """Work that happens once, at the beginning of the process."""
+    LONG_STEP = auto()
+    """A single step that is no first one."""
     CAPTURE = auto()
     """The device waits while graphs are captured, which happens once."""
 
@@ -73,8 +75,13 @@ def choose(candidates: Iterable[Candidate]) -> list[Candidate]:
     """Return the candidate with the largest share of the time; none without candidates.
 
     Where that is work that was not recorded, the next one follows: it is what a reader can change.
-    A cold start that takes most of the time stands before what limits the program.
+    A cold start that takes most of the time stands before what limits the program. A single step
+    that takes most of it is no part of any mean, and comes alone.
     """
+    candidates = list(candidates)
+    long_steps = [candidate for candidate in candidates if candidate.cause is Cause.LONG_STEP]
+    if long_steps:
+        return long_steps
     ranked = sorted(candidates, key=lambda candidate: -candidate.score)
     cold_starts = [candidate for candidate in ranked if candidate.cause is Cause.COLD_START]
     lasting = [candidate for candidate in ranked if candidate.cause is not Cause.COLD_START]

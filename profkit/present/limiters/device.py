@@ -10,12 +10,14 @@ from profkit.engine.wording import listed
 from profkit.model.report import Report
 from profkit.model.step_summary import UNRECORDED, TimePart
 from profkit.model.torch_names import SYNCHRONIZE_BUILTIN
-from profkit.names import visible
+from profkit.model.work_summary import KernelSummary
+from profkit.names import short_kernel, visible
 from profkit.present.critical_path import main_share
 from profkit.present.idle_causes import idle_text
 from profkit.present.labels import device_noun
 from profkit.present.limiters.candidates import MAJORITY, Candidate, Cause
 from profkit.present.limiters.lines import (
+    MAX_NAME,
     PYTHON,
     describe_name,
     describe_place,
@@ -32,6 +34,7 @@ _MIN_UNRECORDED_SHARE: Final = 0.05
 _MIN_HOST_SHARE: Final = 0.3
 """A line with less of the critical path is not why the device waits."""
 _MAX_CATEGORIES: Final = 3
+_MAX_KERNELS: Final = 2
 _CAPTURED: Final = "because a CUDA graph is being captured, which runs nothing"
 _MAIN_WORK: Final = {
     "communication": (Cause.COMMUNICATION, "collectives that nothing overlaps"),
@@ -197,7 +200,7 @@ def _find_work(window: Window, wait: _DeviceWait | None) -> Iterator[Candidate]:
     work_share = longest.share if busy_share is None else busy_share
     busy = f"{_devices(window.report)} busy {format_share(work_share)} of {window.describe()}"
     others = _describe_other_work(part for part in work if part is not longest)
-    yield Candidate(cause, work_share, f"{busy}{kinds}{waits}.{others}")
+    yield Candidate(cause, work_share, f"{busy}{kinds}{waits}{others}.")
 
 
 def _describe_wait(wait: _DeviceWait) -> str:
@@ -232,7 +235,7 @@ def _describe_categories(window: Window) -> str:
     ]
     large.sort(key=lambda category: -category.share)
     if not large:
-        return ""
+        return _describe_kernels(window)
 
     first_name, first_share = _CATEGORIES[large[0].kind], large[0].share
     if first_share >= NEARLY_ALL:
@@ -246,11 +249,29 @@ def _describe_categories(window: Window) -> str:
     return f", {word} with {listed(texts)}"
 
 
+def _describe_kernels(window: Window) -> str:
+    """Return ``, mainly with `merge` (32% of kernel time)``, where no kind of work is known."""
+    summary = window.report.summary
+    kernels = sorted(summary.top_kernels, key=lambda kernel: -kernel.share)
+    if not summary.categories:
+        return ""
+    large = [kernel for kernel in kernels if kernel.share >= MIN_SHARE][:_MAX_KERNELS]
+    if not large:
+        return ""
+    first, *others = large
+    texts = [f"`{_kernel_name(first)}` ({format_share(first.share)} of kernel time)"]
+    texts += [f"`{_kernel_name(kernel)}` ({format_share(kernel.share)})" for kernel in others]
+    word = "mostly" if first.share >= MAJORITY else "mainly"
+    return f", {word} with {listed(texts)}"
+
+
+def _kernel_name(kernel: KernelSummary) -> str:
+    return visible(short_kernel(kernel.name, MAX_NAME))
+
+
 def _describe_other_work(parts: Iterable[TimePart]) -> str:
-    """Return `` Collectives that nothing overlaps take 21% of it.``; empty where they are short."""
+    """Return ``; collectives that nothing overlaps take 21%``; empty where they are short."""
     texts = [(_MAIN_WORK[part.kind][1], part.share) for part in parts if part.kind in _MAIN_WORK]
     return "".join(
-        f" {text.capitalize()} take {format_share(share)} of it."
-        for text, share in texts
-        if share >= MIN_SHARE
+        f"; {text} take {format_share(share)}" for text, share in texts if share >= MIN_SHARE
     )

@@ -9,6 +9,7 @@ from profkit.model.critical_path import PathLine
 from profkit.model.step_summary import TimePart
 from profkit.model.work_summary import FunctionSummary
 from profkit.names import visible
+from profkit.present.labels import is_on_cpu
 from profkit.present.limiters.candidates import MAJORITY, Candidate, Cause
 from profkit.present.limiters.lines import (
     PYTHON,
@@ -26,6 +27,8 @@ _WAITS: Final = {
     "communication": (Cause.COMMUNICATION, "Collectives that nothing overlaps take"),
 }
 _MIN_CHILDREN_SHARE: Final = 0.1
+_MIN_DIFFERENCE: Final = 0.01
+"""A larger one is seen between two shares."""
 
 
 def find_host_candidates(window: Window) -> Iterator[Candidate]:
@@ -38,10 +41,7 @@ def find_host_candidates(window: Window) -> Iterator[Candidate]:
         else:
             yield Candidate(Cause.FUNCTION, line.share, _takes(function, line, whole))
 
-    work = sum(part.share for part in window.breakdown.parts if part.kind in _WORK)
-    most = describe_main_line(window, "operator")
-    sentence = f"Operators take {format_share(work)} of {whole}{most}."
-    yield Candidate(Cause.OPERATORS, work, sentence)
+    yield _describe_operators(window)
 
     for kind, (cause, text) in _WAITS.items():
         part = window.find_part(kind)
@@ -59,15 +59,38 @@ def find_host_candidates(window: Window) -> Iterator[Candidate]:
         yield _describe_python(window, python)
 
 
+def _describe_operators(window: Window) -> Candidate:
+    """Return that operators take the time, or the optimizer, if that is the largest part of it."""
+    shares = {part.kind: part.share for part in window.breakdown.parts if part.kind in _WORK}
+    optimizer = shares.pop("optimizer", 0.0)
+    others, whole = sum(shares.values()), window.describe()
+    most = describe_main_line(window, "operator")
+    if optimizer > max(shares.values(), default=0.0):
+        takes = (
+            f"takes {format_share(optimizer)} of {whole}, other operators {format_share(others)}"
+        )
+        return Candidate(Cause.OPERATORS, others + optimizer, f"The optimizer {takes}.")
+
+    # The part of the optimizer has Python of its own, which its operators on the path leave out.
+    # Calls of a runtime are apart from their operators there, so it tells for a CPU alone.
+    parts = window.path.parts if window.path is not None and is_on_cpu(window.report) else ()
+    on_path = next((part.share for part in parts if part.kind == "operator"), None)
+    share = others + optimizer if on_path is None else on_path
+    return Candidate(
+        Cause.OPERATORS, share, f"Operators take {format_share(share)} of {whole}{most}."
+    )
+
+
 def _describe_python(window: Window, python: TimePart) -> Candidate:
     """Return that Python takes the time, with the function or line that takes most of it."""
     sampled = "" if window.first else describe_sampled_function(window.report)
     most = f", most in {sampled}" if sampled else describe_main_line(window, *PYTHON)
     # The part of the optimizer has Python of its own, which the lines of the path include.
     lines = window.path.lines if window.path is not None else ()
-    share = max(python.share, sum(line.share for line in lines if line.kind in PYTHON))
+    share = max(python.share, sum(line.share for line in lines if line.kind == "python"))
     takes = f"takes {format_share(share)} of {window.describe()}"
-    return Candidate(Cause.PYTHON, share, f"Python outside of operators {takes}{most}.")
+    own = ", the optimizer's included" if share - python.share >= _MIN_DIFFERENCE else ""
+    return Candidate(Cause.PYTHON, share, f"Python outside of operators {takes}{own}{most}.")
 
 
 def _takes(function: FunctionSummary, line: PathLine, whole: str) -> str:

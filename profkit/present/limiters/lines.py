@@ -14,7 +14,7 @@ from profkit.units import format_count, format_ns, format_share
 
 PYTHON: Final[tuple[PathKindName, ...]] = ("python", "runtime")
 """Kinds of the critical path that are outside of operators."""
-_MAX_NAME: Final = 40
+MAX_NAME: Final = 40
 _MIN_LINES: Final = 1.5
 """A function whose lines take so many times as long as its main one is named instead of it."""
 _MANY_OPERATORS: Final = 200
@@ -42,7 +42,10 @@ def describe_main_line(window: Window, *kinds: PathKindName) -> str:
     line = lines[0]
     if line.kind == "operator" and line.location.file is None:
         sampled = _describe_sampled_operators(window.report)
-        return _join_texts(sampled, describe_name(line))
+        name = describe_name(line)
+        # A name without a share takes all of its line, whose share only its place would tell.
+        is_bare = name == main_short_name(line) and not sampled
+        return _join_texts(sampled, f"{name} ({format_share(line.share)})" if is_bare else name)
     if line.kind == "operator" and path.functions:
         function = path.functions[0]
         if function.share >= _MIN_LINES * line.share:
@@ -75,7 +78,7 @@ def describe_name(line: PathLine) -> str:
 
 def main_short_name(line: PathLine) -> str:
     """Return the name that takes most of a line's time, cut in the middle where it is long."""
-    return middle_cut(main_name(line), _MAX_NAME)
+    return middle_cut(main_name(line), MAX_NAME)
 
 
 def _describe_function(function: PathFunction, window: Window) -> str:

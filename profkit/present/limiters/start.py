@@ -1,13 +1,18 @@
-"""What happens once, at the beginning of a process: cold starts, and long first steps."""
+"""What happens once: cold starts and long first steps of a process, and a single long step."""
 
 from collections.abc import Iterator
+from dataclasses import replace
+from statistics import median
 from typing import Final
 
 from profkit.model.report import Report
-from profkit.present.limiters.candidates import Candidate, Cause
-from profkit.present.limiters.window import MIN_SHARE, Window
+from profkit.present.limiters.candidates import MAJORITY, Candidate, Cause
+from profkit.present.limiters.lines import PYTHON, describe_main_line
+from profkit.present.limiters.window import BUSY_MACHINE, MIN_SHARE, Window, find_path_of
 from profkit.units import format_ns, format_share
 
+_MIN_OTHER_STEPS: Final = 2
+"""Of two steps the longer one may be the usual one."""
 _GRAPH_CAPTURE: Final = "graph-capture"
 
 
@@ -44,6 +49,28 @@ def _describe_first_steps(window: Window, cold_ns: int) -> Candidate:
     why = f", {format_ns(reason_ns)} of it {reason}" if reason_ns >= MIN_SHARE * first_ns else ""
     which = f"first {n_first} of {n_all} steps take" if n_first > 1 else "first step takes"
     return Candidate(Cause.COLD_START, share, f"The {which} {format_ns(first_ns)}{why}.")
+
+
+def find_long_step(window: Window) -> Candidate | None:
+    """Return that one of several steps takes most of the time; None where no single step does."""
+    report = window.report
+    steps = report.summary.steps
+    # A step may be long because other programs took its core.
+    is_busy = any(fault.name == BUSY_MACHINE for fault in report.health)
+    if window.first or report.ranks or is_busy or len(steps) <= _MIN_OTHER_STEPS:
+        return None
+    longest = max(range(len(steps)), key=lambda index: steps[index].time_ns)
+    usual_ns, long_ns = median(step.time_ns for step in steps), steps[longest].time_ns
+    share = (long_ns - usual_ns) / max(1, sum(step.time_ns for step in steps))
+    if share < MAJORITY:
+        return None
+
+    path = find_path_of(window.path, slice(longest, longest + 1))
+    most = describe_main_line(replace(window, path=path), "operator", "data-wait", *PYTHON)
+    which = f"One of {len(steps)} steps takes {format_ns(long_ns)}"
+    return Candidate(
+        Cause.LONG_STEP, share, f"{which}, the median step {format_ns(usual_ns)}{most}."
+    )
 
 
 def find_captured_time(report: Report) -> int:

@@ -1,6 +1,6 @@
 """What the shares of a headline are of: all steps, the steps after a long start, or a recording."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import replace
 from statistics import mean, median
 from typing import Final
@@ -8,7 +8,8 @@ from typing import Final
 from profkit.dataclass import dataclass
 from profkit.index.device.breakdown import build_parts
 from profkit.index.host.steps import divide_by_steps
-from profkit.model.critical_path import CriticalPathSummary
+from profkit.model.critical_path import CriticalPathSummary, PathKindName, PathLine
+from profkit.model.location import Location
 from profkit.model.report import Report
 from profkit.model.step_summary import Breakdown, StepSummary, TimePart
 from profkit.present.labels import MIN_SKEW, is_on_cpu
@@ -49,17 +50,27 @@ class Window:
         """Return what a share is of: ``each 174 ms step``, or what was recorded without steps."""
         breakdown, report = self.breakdown, self.report
         of_rank = f" of rank {report.source.rank}" if report.ranks else ""
-        on_cpu = " on the CPU" if is_on_cpu(report) else ""
+        where = self._where()
         if breakdown.per_step_ns is not None:
             later = "later " if self.first else ""
             step = f"each {later}{format_ns(breakdown.per_step_ns)} step{self._usual_step()}"
-            return f"{step}{of_rank}{on_cpu}{self._time_on_host()}"
+            return f"{step}{of_rank}{where}{self._time_on_host()}"
 
         length = format_ns(breakdown.total_ns)
         no_steps = "no complete step" if report.summary.n_incomplete_steps else "no steps"
         if breakdown.on_device:
-            return f"the {length} from first to last device work (the recording has {no_steps})"
-        return f"the recording{of_rank} of {length}{on_cpu}, which has {no_steps}"
+            return f"the {length} from first to last device work ({no_steps})"
+        no_work = "" if is_on_cpu(report) else " and no device work"
+        return f"the recording{of_rank} of {length}{where}, which has {no_steps}{no_work}"
+
+    def _where(self) -> str:
+        """Return where a program without device work ran; empty where a device worked."""
+        if self.breakdown.on_device:
+            return ""
+        if is_on_cpu(self.report):
+            return " on the CPU"
+        # Its calls and its names tell that a device worked, which the recording lacks.
+        return "" if self.breakdown.per_step_ns is not None else " on the host"
 
     def _time_on_host(self) -> str:
         """Return `` (78.8 ms on the host, which runs ahead)`` if it does; else empty."""
@@ -88,10 +99,49 @@ def choose_window(report: Report) -> Window | None:
     if not n_first:
         return Window(report, breakdown, path)
 
-    # The path is known for all steps together alone.
     steps = report.summary.steps
     later = _break_down(breakdown, steps[n_first:])
-    return Window(report, later, None, steps[:n_first])
+    return Window(report, later, find_path_of(path, slice(n_first, None)), steps[:n_first])
+
+
+def find_path_of(path: CriticalPathSummary | None, of: slice) -> CriticalPathSummary | None:
+    """Return the critical path of some of the steps; None where it is not known."""
+    if path is None or len(path.steps) != path.n_steps:
+        return None
+    steps = path.steps[of]
+    total_ns = sum(step.makespan_ns for step in steps)
+    if not total_ns:
+        return None
+
+    ns_by_line: dict[tuple[PathKindName, Location], Counter[str]] = defaultdict(Counter)
+    n_segments: Counter[tuple[PathKindName, Location]] = Counter()
+    for segment in (segment for step in steps for segment in step.segments):
+        key = segment.kind, replace(segment.location, op=None)
+        ns_by_line[key][segment.op or ""] += segment.ns
+        n_segments[key] += 1
+
+    lines = []
+    for (kind, location), ns_by_name in ns_by_line.items():
+        ns, n = ns_by_name.total(), n_segments[kind, location]
+        ((name, name_ns),) = ns_by_name.most_common(1)
+        lines.append(
+            PathLine(
+                kind, location, ns, ns // len(steps), ns / total_ns, n, n, name, name_ns / total_ns
+            )
+        )
+    lines.sort(key=lambda line: -line.ns)
+    return replace(
+        path,
+        n_steps=len(steps),
+        total_ns=total_ns,
+        per_step_ns=total_ns // len(steps),
+        parts=(),
+        lines=tuple(lines),
+        entries=(),
+        blocking=(),
+        functions=(),
+        steps=steps,
+    )
 
 
 def _count_long_first_steps(report: Report, breakdown: Breakdown) -> int:
