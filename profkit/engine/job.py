@@ -1,7 +1,7 @@
 """Merges the reports on the ranks of a job."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
 
@@ -15,7 +15,7 @@ from profkit.engine.rank_lanes import build_job_lanes, split_rank_time
 from profkit.engine.registry import rules
 from profkit.engine.runner import RuleResults, ranked, run_rules
 from profkit.index.ranks.activity import find_rank_activity
-from profkit.index.ranks.calls import NO_CALLS, find_collective_calls
+from profkit.index.ranks.calls import NO_CALLS, POINT_TO_POINT, find_collective_calls
 from profkit.index.ranks.flight import PackedRecord
 from profkit.model.finding import Finding
 from profkit.model.flight_record import FlightRecord
@@ -25,6 +25,8 @@ from profkit.packed import Packed
 
 _DUMP_SLACK_NS: Final = 3_600_000_000_000
 """How far apart the calls of ranks of which some are blocked may be: longer than timeouts are."""
+_PIPELINE: Final = "pipeline-bubble"
+_EXPOSED: Final = "exposed-communication"
 _MAX_RANKS: Final = 1 << 20
 """A file that states more ranks is wrong."""
 
@@ -240,7 +242,7 @@ def merge_reports(job: Sequence[RankReport]) -> Report:
     return replace(
         whole,
         source=source,
-        findings=ranked((*merged.findings, *results.findings)),
+        findings=ranked((*_drop_explained(merged.findings, results), *results.findings)),
         unchecked=(*skipped, *results.unchecked),
         health=ranked(merged.health),
         ranks=summaries,
@@ -248,6 +250,18 @@ def merge_reports(job: Sequence[RankReport]) -> Report:
         collectives=summarize_collectives(ctx) if traced else None,
         lanes=build_job_lanes(ctx) if traced else None,
     )
+
+
+def _drop_explained(findings: Iterable[Finding], results: RuleResults) -> Iterator[Finding]:
+    """Yield the findings on single ranks that no finding on the whole job explains.
+
+    One rank sees its sends and receives wait for others; all together see that it is a pipeline.
+    """
+    is_pipeline = any(finding.name == _PIPELINE for finding in results.findings)
+    for finding in findings:
+        kinds = finding.evidence.get("kinds") if finding.name == _EXPOSED else None
+        if not (is_pipeline and isinstance(kinds, list) and set(kinds) <= set(POINT_TO_POINT)):
+            yield finding
 
 
 def _run_chosen_rules(ctx: JobContext) -> RuleResults:

@@ -1,9 +1,11 @@
 """COM006 pipeline-bubble."""
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
+from profkit.api import analyze
 from profkit.model.finding import Finding
 from profkit.model.report import Report
 from profkit.testing import TraceBuilder
@@ -35,6 +37,14 @@ def test_few_micro_batches_let_the_stages_wait(found_in_job: FoundInJob) -> None
         finding.message
     )
     assert "into 12 micro-batches or more" in finding.fix
+
+
+def test_one_pipeline_is_one_finding(tmp_path: Path) -> None:
+    job = program(3).write(tmp_path)
+    assert {finding.rule for finding in analyze(job, select=["COM001"]).findings} == {"COM001"}
+    assert {finding.rule for finding in analyze(job, select=["COM001", "COM006"]).findings} == {
+        "COM006"
+    }
 
 
 def test_it_is_silent_with_many_micro_batches(found_in_job: FoundInJob) -> None:

@@ -9,7 +9,6 @@ from typing import Final
 import numpy as np
 
 from profkit.index.device.streams import DeviceActivity
-from profkit.index.distinct import distinct
 from profkit.index.host.nesting import CallTree
 from profkit.index.host.steps import data_waits, program_ops
 from profkit.index.intervals import (
@@ -191,10 +190,7 @@ def find_launching_ops(events: EventTable, tree: CallTree, rows: Rows) -> Int32s
     Args:
         rows: The collectives, by start. Shape ``(k,)``, as the result.
     """
-    is_collective = collective_rows(events)
-    outermost = tree.outermost(is_collective & (events.category == Category.OP))
-    ops: Int32s = distinct(outermost[outermost != NO_ROW])
-    ops = events.sort_by_start(ops)
+    ops = _find_outermost_calls(events, tree)
 
     kinds, op_kinds = collective_kinds(events, rows), collective_kinds(events, ops)
     starters = np.full(len(rows), NO_ROW, dtype=np.int32)
@@ -205,6 +201,19 @@ def find_launching_ops(events: EventTable, tree: CallTree, rows: Rows) -> Int32s
         of_kind = ops[[op_kind in callers for op_kind in op_kinds]]
         starters[places] = _match_in_order(events, rows[places], of_kind)
     return starters
+
+
+def _find_outermost_calls(events: EventTable, tree: CallTree) -> Int32s:
+    """Find the operators of collectives that no other one has called, by start.
+
+    The annotation of a send lasts until somebody waits for it, so that the operator of the next
+    receive nests in it, and so in the operator that began the send, which has long returned.
+    """
+    is_call = collective_rows(events) & (events.category == Category.OP)
+    rows = np.flatnonzero(is_call).astype(np.int32)
+    above = tree.enclosing(is_call)[rows]
+    has_returned = (above == NO_ROW) | (events.end_ns[above] <= events.ts_ns[rows])
+    return events.sort_by_start(rows[has_returned])
 
 
 def _match_in_order(events: EventTable, rows: Rows, ops: Int32s) -> Int32s:

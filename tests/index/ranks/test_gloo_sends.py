@@ -1,6 +1,7 @@
 """Sends and receives of gloo, which writes no ranks to its annotations."""
 
 import json
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +92,49 @@ def test_two_ranks_send_to_each_other(tmp_path: Path) -> None:
     collectives = report(tmp_path, 2, has_inputs=False).collectives
     assert collectives is not None
     assert collectives.matched_share == 1
+
+
+def test_a_receive_that_begins_before_its_send_is_awaited_has_a_peer_of_its_own(
+    tmp_path: Path,
+) -> None:
+    for rank in range(3):
+        b = TraceBuilder(
+            device_names=(),
+            head={
+                "distributedInfo": {
+                    "rank": rank,
+                    "world_size": 3,
+                    "backend": "gloo",
+                    "pg_config": [{"pg_name": "0", "pg_size": 3, "ranks": [0, 1, 2]}],
+                },
+                "baseTimeNanoseconds": BASE_NS,
+                "host_name": "node",
+            },
+        )
+        for step in range(3):
+            with b.step():
+                # In a ring, each rank begins to send, receives, and waits for both.
+                b.now_ns = step * 20 * MS
+                peers = {"send": (rank + 1) % 3, "recv_": (rank - 1) % 3}
+                with ExitStack() as begun:
+                    for name, peer in peers.items():
+                        begin(b, begun, name, peer)
+                    b.advance(5 * MS)
+        b.write(tmp_path / f"rank{rank}.pt.trace.json")
+
+    collectives = analyze(tmp_path).collectives
+    assert collectives is not None
+    assert (collectives.matched_share, collectives.unmatched) == (1.0, ())
+    assert sum(group.n for group in collectives.groups) == 3 * 3
+
+
+def begin(b: TraceBuilder, begun: ExitStack, name: str, peer: int) -> None:
+    """Begin an annotation in its operator, and leave it open."""
+    with b.op(f"c10d::{name}", self_ns=10_000, dims=[[]] * 4, values=["", "", str(peer), "0"]):
+        start_ns = b.now_ns - 5_000
+    b.now_ns = start_ns
+    begun.enter_context(b.annotation(f"gloo:{name.strip('_')}"))
+    b.advance(10_000)
 
 
 def test_a_dump_without_calls_belongs_to_the_trace_of_its_rank(tmp_path: Path) -> None:
