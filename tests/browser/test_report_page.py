@@ -1,5 +1,6 @@
 """The HTML report in a browser, from a file, without network access."""
 
+import re
 from html import escape
 from pathlib import Path
 
@@ -234,8 +235,18 @@ def test_steps_and_findings_link_to_the_timeline(opened: Opener, recorded: Path)
     chart.press("End")
     chart.press("Enter")
     expect(visible).to_contain_text(f"{lengths[-1]} of ")
-    page.locator("#finding-1").get_by_role("button", name="Show on the timeline").click()
+
+    # A finding is selected among all of its slices, with what is around it; a button leads back.
+    show = page.locator("#finding-1").get_by_role("button", name="Show on the timeline")
+    show.click()
     expect(visible).not_to_contain_text(f"{lengths[-1]} of ")
+    details = page.locator("#timeline-details")
+    expect(details.locator("h3")).to_contain_text("DAT001")
+    expect(page.locator("#timeline-findings .found")).to_have_text(re.compile(r"^\d+ of \d+$"))
+    page.get_by_role("button", name="Back to where you were").click()
+    expect(show).to_be_focused()
+    expect(details).to_be_empty()
+    expect(visible).to_contain_text(f"{lengths[-1]} of ")
 
 
 def test_layers_of_memory_are_by_line_or_by_operator(opened: Opener, recorded: Path) -> None:

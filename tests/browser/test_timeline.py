@@ -1,5 +1,6 @@
 """The timeline and the flame graphs of the page, in a browser."""
 
+import re
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -528,6 +529,11 @@ def test_a_flame_graph_folds_libraries_orders_by_time_and_shows_callers(page: Pa
         "aten::add",
     ]
     total = selected.inner_text()
+    expect(tools).to_contain_text(re.compile(r"library frames \(\d+ hidden\)"))
+    # The other way round, what takes time itself is above its callers.
+    tools.get_by_label("callers of everything").check()
+    assert below(*[down] * 4) == ["cudaDeviceSynchronize", *reversed(path[1:])]
+    tools.get_by_label("callers of everything").uncheck()
     tools.get_by_label("library frames").check()
     expect(legend).to_contain_text("torch's Python code")
     assert below(*[down] * 5, *["ArrowRight"] * 2, down)[-2:] == ["plus", "aten::add"]

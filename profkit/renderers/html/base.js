@@ -3,8 +3,9 @@
  * What the other scripts build on: the one global name `profkit`.
  *
  * Events on `window`:
- *   profkit:range  detail {startNs, endNs, label, timeline}  the timeline of the section with this
- *                  id shows this time range
+ *   profkit:range  detail {startNs, endNs, label, timeline, from}  the timeline of the section with
+ *                  this id shows this time range, and selects the finding that has this label there;
+ *                  a button leads back to the element `from`
  *   profkit:span   detail {device, from, to, text} or null  the moments that are selected on the
  *                  memory chart of a device, by their index
  *   profkit:theme  detail {dark}  the colours or the screen's resolution changed: canvases redraw
@@ -91,8 +92,8 @@ const profkit = (() => {
   }
 
   /** Make the timeline of a section show a time range. */
-  function showRange(startNs, endNs, label, timeline = 'timeline') {
-    const detail = { startNs, endNs, label, timeline };
+  function showRange(startNs, endNs, label, { timeline = 'timeline', from = null } = {}) {
+    const detail = { startNs, endNs, label, timeline, from };
     window.dispatchEvent(new CustomEvent('profkit:range', { detail }));
   }
 

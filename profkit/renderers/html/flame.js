@@ -18,11 +18,12 @@ profkit.Flame = class {
   }
 
   /**
-   * Show one root or all (-1), with idle threads, with library frames, in the order of time; `side`
+   * Show one root or all (-1), with idle threads, with library frames, in the order of time, or the
+   * callers of everything; `side`
    * is the column of the widths: `total`, or `before` in the first of two recordings; `span` is
    * null, or the only moments at some of which blocks were live.
    */
-  choose({ side, root, withIdle, isUnfolded, byTime, span }) {
+  choose({ side, root, withIdle, isUnfolded, byTime, isInverted, span }) {
     this.side = side;
     this.byTime = byTime;
     const sums = span && this.lives[span.device]?.(span.from, span.to);
@@ -34,6 +35,9 @@ profkit.Flame = class {
     this.tree = whole.filtered(
       (node) => (root >= 0 ? node === root : withIdle || isAlone || !this.idle.has(node)),
       (site) => !isUnfolded && this.styles[this.sites.style[site]].isFolded);
+
+    this.nHidden = this.tree.hidden.reduce((sum, n) => sum + n, 0);
+    if (isInverted) this.tree = this.tree.inverted();
 
     this.order = this.tree.ordered(byTime, this.tree[side]);
     this.weight = this.order.roots.reduce((sum, node) => sum + this.tree[side][node], 0);
@@ -155,6 +159,10 @@ profkit.Flame = class {
     return this.sites[column][site];
   }
 
+  static hiddenText(n) {
+    return `${profkit.formatCount(n)} library frame${n === 1 ? '' : 's'} hidden`;
+  }
+
   /** Return total and own weight of a box, its share, and its kind. */
   about({ tree, node, site }) {
     if (this.isDifference) {
@@ -167,7 +175,8 @@ profkit.Flame = class {
     const share = profkit.formatShare(tree.total[node] / this.weight);
     return `${this.format(tree.total[node])}, ${share} of total; `
       + `self ${this.format(tree.own[node])}; `
-      + `${this.styles[this.sites.style[site]].label}`;
+      + `${this.styles[this.sites.style[site]].label}`
+      + `${tree.hidden[node] ? `; ${profkit.Flame.hiddenText(tree.hidden[node])} below it` : ''}`;
   }
 
   /** Sum the boxes of some sites; of nested ones only the outermost counts. */

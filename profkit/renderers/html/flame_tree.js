@@ -1,13 +1,13 @@
 'use strict';
 /**
  * A weighted call tree in columns: `site`, `parent` (-1 for roots), `own`, `total`, `count`,
- * `first`, the order in which the nodes began, and `before`, the total in the first of two
- * recordings. Parents precede their children.
+ * `first`, the order in which the nodes began, `before`, the total in the first of two recordings,
+ * and `hidden`, folded frames that a node stands for. Parents precede their children.
  */
 profkit.FlameTree = class FlameTree {
   constructor() {
     Object.assign(this, {
-      site: [], parent: [], own: [], total: [], count: [], first: [], before: [],
+      site: [], parent: [], own: [], total: [], count: [], first: [], before: [], hidden: [],
     });
     this.numbers = new Map();
   }
@@ -41,7 +41,9 @@ profkit.FlameTree = class FlameTree {
       this.numbers.set(key, this.n);
       this.site.push(site);
       this.parent.push(parent);
-      for (const column of [this.own, this.total, this.count, this.before]) column.push(0);
+      for (const column of [this.own, this.total, this.count, this.before, this.hidden]) {
+        column.push(0);
+      }
       this.first.push(Infinity);
     }
     return this.numbers.get(key);
@@ -77,9 +79,29 @@ profkit.FlameTree = class FlameTree {
       if (above >= 0 && isFolded(this.site[node])) {
         target[node] = target[above];
         tree.add(target[node], { own: this.own[node] });
+        tree.hidden[target[node]] += 1;
       } else {
         target[node] = tree.node(above < 0 ? -1 : target[above], this.site[node]);
         tree.add(target[node], this.weights(node));
+      }
+    }
+    return tree;
+  }
+
+  /**
+   * Return the callers of everything: what has a weight of its own is a root, and below it are its
+   * callers. The roots of this tree, which are threads or devices, call everything and are left out.
+   */
+  inverted() {
+    const tree = new FlameTree();
+    for (let node = 0; node < this.n; node += 1) {
+      if (!this.own[node]) continue;
+      const weights = { total: this.own[node], count: this.count[node], first: this.first[node] };
+      let at = tree.node(-1, this.site[node]);
+      tree.add(at, { ...weights, own: this.own[node] });
+      for (let above = this.parent[node]; this.parent[above] >= 0; above = this.parent[above]) {
+        at = tree.node(at, this.site[above]);
+        tree.add(at, weights);
       }
     }
     return tree;

@@ -8,7 +8,8 @@
   const tip = root.querySelector('.slice-tip');
   const [crumbs, details, legend, search, found] = ['crumbs', 'selected', 'styles', 'search', 'found']
     .map(part);
-  const [threads, idle, library, order] = ['threads', 'idle', 'library', 'order'].map(part);
+  const [threads, idle, library, order, inverted] = ['threads', 'idle', 'library', 'order', 'inverted']
+    .map(part);
   const [callers, side, limit] = ['callers', 'side', 'span'].map(part);
   const tables = document.querySelectorAll('.flame-table');
   const graphs = new Map();
@@ -107,7 +108,7 @@
     const nIdle = flame.idle.size;
     for (const [control, isOffered] of [[threads, roots.length > 1],
       [idle, nIdle > 0 && nIdle < roots.length], [library, flame.isFoldable],
-      [order, flame.isTimed]]) {
+      [order, flame.isTimed], [inverted, !flame.isDifference]]) {
       control.closest('label').hidden = !isOffered;
     }
     idle.nextSibling.textContent = ` ${profkit.formatCount(nIdle)} idle `
@@ -118,8 +119,11 @@
   function apply() {
     flame.choose({
       root: Number(threads.value), withIdle: idle.checked, isUnfolded: library.checked,
-      byTime: order.value === 'time', side: side?.value ?? 'total', span,
+      byTime: order.value === 'time', isInverted: inverted.checked && !flame.isDifference,
+      side: side?.value ?? 'total', span,
     });
+    library.nextSibling.textContent = ` library frames${
+      flame.nHidden ? ` (${profkit.formatCount(flame.nHidden)} hidden)` : ''}`;
     if (limit) {
       limit.hidden = !flame.isOfSpan;
       limit.firstChild.textContent = flame.isOfSpan ? span.text : '';
@@ -222,7 +226,7 @@
   ] });
   search.addEventListener('input', () => { if (flame) find(); });
   callers.addEventListener('click', () => showCallers(selected.site));
-  for (const control of [threads, idle, library, order, side]) {
+  for (const control of [threads, idle, library, order, inverted, side]) {
     control?.addEventListener('change', apply);
   }
   part('choice').addEventListener('change', (event) => {

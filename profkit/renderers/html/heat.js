@@ -47,7 +47,7 @@
 
   function showStep([row, column]) {
     const range = shown.ranges[shown.cells[row]?.[column]?.[1]];
-    if (range && hasTimeline) profkit.showRange(...range, '', 'ranks');
+    if (range && hasTimeline) profkit.showRange(...range, '', { timeline: 'ranks' });
   }
 
   const last = (list) => list.length - 1;

@@ -74,7 +74,7 @@
     const target = event.target.closest?.('button[data-start-ns]');
     if (!target) return;
     const { startNs, endNs, label } = target.dataset;
-    profkit.showRange(Number(startNs), Number(endNs), label);
+    profkit.showRange(Number(startNs), Number(endNs), label, { from: target });
   });
 
   /** Open what an address leads to. A second click on a link does not change the address. */

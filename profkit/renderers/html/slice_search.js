@@ -118,9 +118,7 @@ profkit.FindingSteps = class FindingSteps {
     this.choice.append(...texts.map((text) => (
       profkit.element('option', { value: String(text) }, sites.texts[text]))));
     this.choice.addEventListener('change', () => {
-      this.occurrences = null;
-      this.status.textContent = '';
-      this.timeline.selection.clear();
+      this.forgetOccurrences();
       if (this.choice.value !== '') this.step(true);
     });
     for (const button of root.querySelectorAll('[data-step]')) {
@@ -128,18 +126,49 @@ profkit.FindingSteps = class FindingSteps {
     }
   }
 
-  async step(isForward) {
-    if (!this.rows.length) return;
-    const finest = await this.timeline.levels.finest();
-    if (!finest) return;
+  forgetOccurrences() {
+    this.occurrences = null;
+    this.status.textContent = '';
+    this.timeline.selection.clear();
+  }
 
-    if (!this.occurrences) {
+  /** Step through all findings again. */
+  forget() {
+    this.choice.value = '';
+    this.forgetOccurrences();
+  }
+
+  /** Return the choice of the finding of a name, or undefined. */
+  optionOf(name) {
+    return [...this.choice.options].find(({ text }) => text === name);
+  }
+
+  /** Choose the finding of a name, and select its slice that begins at a moment. */
+  async choose(name, startNs) {
+    const option = this.optionOf(name);
+    if (!option) return;
+    this.choice.value = option.value;
+    this.forgetOccurrences();
+
+    const finest = await this.findOccurrences();
+    if (finest) this.status.textContent = this.timeline.selection.selectAt(this.occurrences, startNs);
+  }
+
+  async step(isForward) {
+    if (!this.rows.length || !await this.findOccurrences()) return;
+    this.status.textContent = this.timeline.selection.step(this.occurrences, isForward)
+      ?? 'no more; the next one starts over';
+  }
+
+  /** Find the slices of the chosen findings; returns the level that has them, or null. */
+  async findOccurrences() {
+    const finest = await this.timeline.levels.finest();
+    if (finest && !this.occurrences) {
       const { name } = this.timeline.recorded.sites;
       const chosen = [...name.keys()].filter((site) => (
         this.choice.value === '' || name[site] === Number(this.choice.value)));
       this.occurrences = new profkit.slices.Occurrences(finest, this.rows, new Set(chosen));
     }
-    this.status.textContent = this.timeline.selection.step(this.occurrences, isForward)
-      ?? 'no more; the next one starts over';
+    return finest;
   }
 };

@@ -155,6 +155,21 @@ profkit.SliceSelection = (() => {
         + `${profkit.formatCount(occurrences.n)}`;
     }
 
+    /**
+     * Select the occurrence that begins at a moment, without moving what is shown.
+     *
+     * @returns {string} its number among all, or their number if none begins then
+     */
+    selectAt(occurrences, ns) {
+      const next = occurrences.next(ns, -1, true);
+      const n = profkit.formatCount(occurrences.n);
+      if (!next || occurrences.level.start[next.index] !== ns) return n;
+      this.timeline.reveal(next.row);
+      this.select(occurrences.level, next.row, next.index);
+      this.slice.place = next.index;
+      return `${profkit.formatCount(occurrences.rank(next))} of ${n}`;
+    }
+
     /** Show the selected slice or area with a margin, which is a multiple of its length. */
     zoom(margin = 0.1) {
       const shown = this.slice ? { from: this.slice.start, to: this.slice.end } : this.area;

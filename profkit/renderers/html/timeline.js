@@ -14,6 +14,8 @@
   const flatPx = 4;
   /** How far from a slice the pointer still hits it, and how far it moves at least for a range. */
   const nearPx = 3;
+  /** How much is shown before and after a finding, as a multiple of its length. */
+  const contextShare = 1;
   const keysHelp = [
     ['W S', 'zoom in and out at the pointer'],
     ['A D', 'pan to the left and right'],
@@ -414,27 +416,43 @@
       });
     }
 
+    /** Show a time range with what is around it, and lead back to where it was asked for. */
+    async showOnRequest({ startNs, endNs, label, from }) {
+      const { range, root, findings } = this;
+      const before = { from: range.from, to: range.to };
+      const marginNs = findings.optionOf(label) ? (endNs - startNs) * contextShare : 0;
+      range.show(startNs - marginNs, endNs + marginNs, true);
+      root.closest('figure, section').scrollIntoView({ block: 'start' });
+      this.focus();
+
+      this.offerWayBack(from, before);
+      await findings.choose(label, startNs);
+    }
+
+    /** Offer a button that leads back to an element, with the range as it was. */
+    offerWayBack(element, before) {
+      const line = this.part('back');
+      line.hidden = element === null;
+      line.querySelector('button').onclick = () => {
+        line.hidden = true;
+        this.selection.clear();
+        this.findings.forget();
+        this.range.show(before.from, before.to);
+        profkit.reveal(element);
+        element.scrollIntoView({ block: 'center' });
+        element.focus({ preventScroll: true });
+      };
+    }
+
     listenToPage() {
       const { root, lanes } = this;
       window.addEventListener('profkit:range', ({ detail }) => {
-        if (detail.timeline !== this.section.id) return;
-        this.range.show(detail.startNs, detail.endNs, true);
-        root.closest('figure, section').scrollIntoView({ block: 'start' });
-        this.focus();
+        if (detail.timeline === this.section.id) this.showOnRequest(detail);
       });
       window.addEventListener('profkit:theme', () => {
         this.drawLegend();
         this.draw();
       });
-
-      // As wide as the window, whatever the width of the text.
-      const fit = () => {
-        const { clientWidth } = document.documentElement;
-        const wide = Math.max(root.parentElement.clientWidth, clientWidth - 64);
-        root.style.setProperty('--wide', `${wide}px`);
-      };
-      window.addEventListener('resize', fit);
-      fit();
 
       // A printed canvas cannot be drawn again: it is drawn with the width and colours of the paper.
       const paintNow = () => {
