@@ -160,7 +160,7 @@ def test_source_lines_are_shown_where_the_file_exists(tmp_path: Path) -> None:
     report = replace(reports.build_gpu_report(), findings=(finding,))
     page = page_of(report, base=str(tmp_path)).decode()
     assert "&lt;here&gt; &amp; there" in page
-    assert '<code class="place">train.py:2</code>' in page
+    assert '<code class="place" title="train.py:2">train.py:2</code>' in page
     assert "&lt;here&gt;" not in page_of(report, source=False).decode()
 
 

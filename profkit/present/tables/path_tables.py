@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from profkit.model.critical_path import PathLine
+from profkit.model.critical_path import PathEntry, PathLine
 from profkit.model.report import Report
 from profkit.present.critical_path import (
     WITH_KERNEL_NAMES,
@@ -35,6 +35,12 @@ def _main_name(line: PathLine) -> Name | str:
     return Name(one_line(line.main_name), is_kernel=True) if is_kernel else name
 
 
+def _launching_operator(entry: PathEntry) -> str | None:
+    """Return the operator that launched device work: another one than its own name."""
+    operator = entry.location.op
+    return None if operator == entry.name else operator
+
+
 _ON_PAGE: Final = ("kind", "per step", "total", "segments", "longest", "of the path")
 """Columns of the source lines that the page alone has."""
 
@@ -47,7 +53,7 @@ _NAME_COLUMNS: Final = (
     *_TIMES,
     _SEGMENTS,
     _LINE,
-    Column("name", "", "operator", "of device work that launched it", value="location.op"),
+    Column("name", "", "operator", "of device work that launched it", value=_launching_operator),
     *PLACE,
 )
 _LINE_COLUMNS: Final = (

@@ -3,6 +3,7 @@
 import base64
 import hashlib
 import json
+import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from importlib.resources import files
 from typing import Any, Final
@@ -14,7 +15,8 @@ from profkit.engine.wording import counted
 from profkit.model.location import base_name
 from profkit.model.report import Report
 from profkit.names import short_path
-from profkit.present.diagnosis import headline_sentences
+from profkit.patterns import regex
+from profkit.present.diagnosis import cautions, headline_sentences
 from profkit.present.facts import origin
 from profkit.present.glossary import GLOSSARY
 from profkit.renderers.html import (
@@ -63,16 +65,24 @@ _PACKAGE: Final = "profkit.renderers.html"
 _BASE_SCRIPTS: Final = ("base.js", "tooltips.js", "page.js")
 _STYLES: Final = ("style.css", "drawn.css")
 FIGURES_ID: Final = "figures"
+_FOR_AUTHORS: Final = regex(
+    r"^\s*/\*.*?\*/[ ]*\n | ^\s*//[^\n]*\n | ^[ ]+", re.MULTILINE | re.DOTALL | re.VERBOSE
+)
 
 
 def build_page(report: Report, options: Options) -> str:
     """Return the whole page of one report."""
     name = base_name(report.source.path)
     heading, *sentences = headline_sentences(report)
+    caution = " ".join(cautions(report))
+    summary = " ".join(sentences)
+    # A caution that the headline leaves out, since it says something worse, is left out here too.
+    caution = caution if summary.endswith(caution) else ""
     head = Head(
         title=f"{name} · profkit" if name else "profkit",
         heading=heading,
-        summary=" ".join(sentences),
+        summary=summary.removesuffix(caution).rstrip(),
+        caution=caution,
         source=short_path(report.source.path, options.base),
         origin=tuple(origin(report)),
         version=report.profkit,
@@ -100,6 +110,7 @@ class Head:
         origin: Devices and versions.
         version: Version of profkit.
         summary: The other sentences.
+        caution: Why figures are less reliable, or nothing.
     """
 
     title: str
@@ -108,6 +119,7 @@ class Head:
     origin: tuple[str, ...]
     version: str
     summary: str = ""
+    caution: str = ""
 
 
 def assemble_page(
@@ -127,7 +139,7 @@ def assemble_page(
         folded: Ids of sections that are closed at first.
     """
     names = (*_BASE_SCRIPTS, *(script for section in sections for script in section.scripts))
-    scripts = [read_resource(name) for name in dict.fromkeys(names)]
+    scripts = [_pack(read_resource(name)) for name in dict.fromkeys(names)]
     allowed = map(hashed, scripts)
 
     data = {section.id: encode_script_json(section.data) for section in sections if section.data}
@@ -146,6 +158,14 @@ def assemble_page(
             scripts=[_inline(script) for script in scripts],
         )
     )
+
+
+def _pack(script: str) -> str:
+    """Return a script without what only its authors read: comments of whole lines, and indents.
+
+    No string or template of this package's scripts goes over several lines.
+    """
+    return _FOR_AUTHORS.sub("", script)
 
 
 def read_resource(name: str) -> str:

@@ -16,6 +16,8 @@ from profkit.renderers.html._section import fill
 Cell = str | int | float | None
 MAX_CELL_CHARACTERS: Final = 600
 """Longer names are cut in the middle; the JSON report has them in full."""
+_MAX_NAME: Final = 48
+"""Characters of a name of which the full one is shown on demand."""
 FIRST_ROWS: Final = 15
 """Rows that are readable without a script, and rows per page of the table."""
 TABLE_SCRIPT: Final = "table.js"
@@ -111,6 +113,10 @@ def build_table(
         [_read_cell(column, item, base, with_folders=with_folders) for column in columns]
         for item in items
     ]
+
+    # A kernel's name may take five lines, and its full one is shown on demand.
+    if table.full_name:
+        rows = [[middle_cut(str(name), _MAX_NAME), *figures] for name, *figures in rows]
 
     # Many figures are recorded by some profilers or devices only.
     filled = [i for i in range(len(columns)) if any(row[i] not in {None, ""} for row in rows)]

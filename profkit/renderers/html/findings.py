@@ -11,12 +11,12 @@ from profkit.engine.registry import rules
 from profkit.engine.wording import counted
 from profkit.model.finding import Finding
 from profkit.model.growth import Growth
-from profkit.model.location import NO_SOURCE_LINE, Location
+from profkit.model.location import NO_SOURCE_LINE, Location, base_name
 from profkit.model.report import Report
 from profkit.present.diagnosis import no_findings
 from profkit.present.evidence import evidence_texts
 from profkit.present.finding_events import times_of
-from profkit.present.labels import cost_text, ranking, source_line
+from profkit.present.labels import cost_text, is_free, ranking, source_line
 from profkit.present.memory_text import NO_PROBLEMS
 from profkit.present.rule_page import Passage, rule_page
 from profkit.present.source_snippet import find_adding_line, source_snippet
@@ -34,7 +34,7 @@ MAX_HOLDERS: Final = 6
 _MAX_CHARACTERS: Final = 400
 _SCRIPT: Final = "findings.js"
 _GROWTH_SCRIPT: Final = "growth.js"
-_RULE_SECTIONS: Final = ("Why it matters", "When to ignore this")
+_RULE_SECTIONS: Final = ("Use instead", "Why it matters", "When to ignore this")
 
 
 def build_section(report: Report, options: Options) -> Section:
@@ -92,10 +92,15 @@ def _build_card(
         lines = _read_lines(finding, where, edited, options)
         places.insert(0, {"name": _long_place(where, options), "lines": lines})
 
+    place = short_place(finding, options)
+    about = {title: page[title] for title in _RULE_SECTIONS if title in page}
     return {
         "number": number,
         "finding": finding,
-        "place": short_place(finding, options),
+        # Of what costs nothing here, a line is enough.
+        "is_open": number == 1 and not is_free(finding),
+        "place": place,
+        "short_place": base_name(place) if finding.locations else place,
         "cost": cost_text(report, finding),
         "places": places,
         "n_more_places": len(finding.locations) - len(locations),
@@ -106,8 +111,8 @@ def _build_card(
         "growth": list(_build_growth_charts(number, finding.growth)),
         "evidence": list(evidence_texts(finding)),
         "range_ns": _find_range(finding, options),
-        "instead": page.get("Use instead", ()),
-        "about": {title: page[title] for title in _RULE_SECTIONS if title in page},
+        "about": about,
+        "about_title": ", ".join(about).capitalize(),
     }
 
 

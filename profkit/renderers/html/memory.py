@@ -40,7 +40,10 @@ def build_section(report: Report, options: Options) -> Section | None:
     if memory is None:
         return None
 
-    histories = _read_histories(memory, options)
+    # A host with a few bytes is not what a reader looks for first.
+    histories = tuple(
+        sorted(_read_histories(memory, options), key=lambda series: -series.allocated_bytes.max())
+    )
     charts = [_build_chart(number, series) for number, series in enumerate(histories)]
     monitored = _build_monitored_chart(report)
     if monitored is not None:

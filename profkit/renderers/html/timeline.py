@@ -102,6 +102,10 @@ _STYLES: Final[dict[SliceKind, SliceStyle]] = {
 }
 
 
+_WITH_KERNELS: Final = frozenset({"compute", "communication"})
+"""Kinds of slices that are kernels, or calls of collectives."""
+
+
 def build_section(report: Report, options: Options) -> Section | None:
     """Return the timeline, or None without a recording that has events."""
     if options.recording is None:
@@ -225,7 +229,7 @@ def _list_sites(
     columns = {
         "name": [index(site.name) for site in sites],
         "short": [
-            index(short_kernel(site.name) if site.kind == "compute" else site.name)
+            index(short_kernel(site.name) if site.kind in _WITH_KERNELS else site.name)
             for site in sites
         ],
         "place": [index(_place(site.frame, base)) for site in sites],
