@@ -21,7 +21,7 @@ HOSTILE = "<img src=x onerror=document.title='taken'>"
 SECTIONS = {
     "Overview": "Findings",
     "Findings": "DAT001",
-    "Timeline": "events. Drag to pan",
+    "Timeline": "events. Events too short",
     "What if": "Critical path",
     "Critical path": "operators",
     "Steps": "ProfilerStep#",
@@ -108,7 +108,9 @@ def test_the_tab_shows_every_section_of_the_report(opened: Opener, server: Tenso
             has=page.get_by_role("heading", name=view, exact=True, level=2)
         )
         expect(section).to_contain_text(text)
-        expect(section.locator("h2")).to_be_in_viewport()
+        # The overview is the head of the page, whose heading is for screen readers alone.
+        first = section.locator(".tiles" if view == "Overview" else "h2")
+        expect(first).to_be_in_viewport()
         expect(page.locator(".views a[aria-current]")).to_have_text(view)
     for view, text in OWN_VIEWS.items():
         show(page, view)

@@ -416,7 +416,7 @@
       });
     }
 
-    /** Show a time range with what is around it, and lead back to where it was asked for. */
+    /** Show a time range with what is around it, and offer a way back to the button. */
     async showOnRequest({ startNs, endNs, label, from }) {
       const { range, root, findings } = this;
       const before = { from: range.from, to: range.to };
