@@ -90,14 +90,15 @@ _FIX: Final[dict[Lateness, str]] = {
     "data": (
         "Give this rank more loader workers (`num_workers`) or data as near as that of the others."
     ),
-    "compute": (
-        "Give all ranks equally much work; if they have it, check the clocks and the temperature "
-        "of its processor or GPU (`nvidia-smi -q -d CLOCK,TEMPERATURE`)."
-    ),
+    "compute": "Give all ranks equally much work.",
     "unknown": "Compare what this rank does between two collectives with the other ranks.",
 }
 _USUAL: Final = 0.5
 """Part of the mean extra time that a step has to have to be like the others."""
+_CHECK_GPU: Final = (
+    " If they have it, check the clocks and the temperature of this GPU "
+    "(`nvidia-smi -q -d CLOCK,TEMPERATURE`)."
+)
 _MIN_EXPLAINED: Final = 0.5
 """Share of the delay that a line has to explain."""
 
@@ -173,6 +174,7 @@ def _build_finding(
     job: JobContext, rank: int, last: list[int], n: int, saving_ns: float
 ) -> Finding:
     number, host, delays = job.ranks[rank].rank, job.ranks[rank].host, job.delays
+    report = job.ranks[rank].report
     why = _explain(job, last)
     n_steps = max(1, job.replay.n_steps)
     extra = find_extra_time(job, rank, _MIN_EXPLAINED * saving_ns / n_steps)
@@ -180,7 +182,7 @@ def _build_finding(
     return INFO.finding(
         confidence="high" if job.replay.n_steps > 1 else "medium",
         message=_build_message(job, number, len(last), n, saving_ns, why, extra),
-        fix=_FIX[why],
+        fix=_FIX[why] + (_CHECK_GPU if why == "compute" and report.source.devices else ""),
         locations=(extra.location,) if extra is not None and extra.location is not None else (),
         n=len(last),
         cost=job.cost(saving_ns, "replay"),

@@ -117,6 +117,7 @@ def test_a_rank_whose_device_computes_longer_costs_what_the_others_wait(
     assert (finding.cost.ns, finding.cost.per_step_ns) == (4 * 3 * MS, 3 * MS)
     assert finding.cost.basis == "replay"
     assert finding.evidence["why"] == "compute"
+    assert "`nvidia-smi" in finding.fix
     assert finding.message.startswith(
         "Rank 2 is the last to start 4 of 8 collectives, since it computes longer: the job "
         "waits for it for 3.00 ms per step ("
@@ -223,6 +224,7 @@ def test_two_buckets_of_one_backward_pass_are_late_for_one_cause(
     assert finding.evidence["why"] == why
     assert finding.cost.per_step_ns == pytest.approx(30 * MS, rel=0.02)
     assert "in extra (train.py:12)." in finding.message
+    assert "GPU" not in finding.fix
 
 
 @pytest.mark.parametrize(
