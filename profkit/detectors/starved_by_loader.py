@@ -12,14 +12,19 @@ Why it matters:
     launches nothing meanwhile. With too few or slow workers the loop waits for them. The cost is
     what the steps take less in a replay of the recording in which every batch is ready: where the
     GPU still has work, less than the time in the loader. It is an upper bound where the steps
-    themselves begin to iterate over a loader: the first batch can't be ready then. Of steps that
-    were not recorded it is their sampled wait, an estimate.
+    themselves begin to iterate over a loader: the first batch can't be ready then; and where a
+    program without a GPU has too few cores for its loader and its model at the same time. Of steps
+    that were not recorded it is their sampled wait, an estimate.
 
 How to fix it:
     Give the loader workers, so that batches are prepared while the GPU works; make them persistent
     and pin their memory. If it has workers already: use more of them, a larger
-    ``prefetch_factor``, or do less work per sample. Pipelines and the ``Trainer`` of Transformers
-    make their loader themselves: they take the number of workers as an argument.
+    ``prefetch_factor``, or do less work per sample. Workers that wait for a network may be more
+    than the cores; workers that wait for one lock gain nothing from being more. Each worker reads
+    the whole of an ``IterableDataset``, unless its ``__iter__`` takes a part by
+    ``get_worker_info()``. A sampler runs in the main process, with workers too. Pipelines and the
+    ``Trainer`` of Transformers make their loader themselves: they take the number of workers as an
+    argument.
 
 Example:
     ::
@@ -55,23 +60,26 @@ from typing import Final
 
 import numpy as np
 
+from profkit.engine.families.loader_fixes import (
+    LoaderWait,
+    is_limited_by_cores,
+    suggest_for_sampler,
+    suggest_for_workers,
+    suggest_workers,
+)
 from profkit.engine.families.loader_functions import (
+    HiddenWaits,
     LoaderFunction,
     find_function_in_loop,
     find_function_in_workers,
     find_hidden_waits,
 )
-from profkit.engine.families.python_calls import (
-    TRANSFORMERS_PIPELINE,
-    TRANSFORMERS_TRAINER,
-    are_within,
-    find_innermost_callee,
-    function_name,
-)
+from profkit.engine.families.python_calls import find_innermost_callee, function_name
+from profkit.engine.families.sampled_python import TORCH
 from profkit.engine.families.sampled_texts import call_text
 from profkit.index.device.syncs import outermost_calls
 from profkit.index.distinct import distinct
-from profkit.index.intervals import Intervals, covered_by, covered_within, intersect
+from profkit.index.intervals import covered_by, covered_within, intersect
 from profkit.index.runtime_calls import rows_named
 from profkit.rule import (
     MAX_EVENT_IDS,
@@ -133,6 +141,8 @@ _WITH_WORKERS: Final = "MultiProcessing"
 """Part of the name of a wait for a batch that workers prepare."""
 _IN_PROCESS: Final = "SingleProcess"
 """Part of the name of a wait for a batch that the loop's own process prepares."""
+_MOST: Final = 0.5
+"""A share of a loader's time beyond which a function in the loop's own process makes it slow."""
 # Creates the iterator of a loader, and starts its workers.
 _ITERATES: Final = regex(
     r"(^|[/\\])torch[/\\]utils[/\\]data[/\\]dataloader\.py\(\d+\): _get_iterator$"
@@ -153,15 +163,22 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     starved_ns = covered_within(starved, steps.starts_ns, steps.ends_ns)
     length_ns = np.maximum(steps.ends_ns - steps.starts_ns, 1)
 
-    if not _is_starved(starved_ns, length_ns, thresholds):
-        yield from _report_hidden_waits(ctx, rows, waiting)
-        return
-
     waited_ns = covered_within(waiting, steps.starts_ns, steps.ends_ns)
     total_ns, idle_ns = int(waited_ns.sum()), int(starved_ns.sum())
-    location = next(location for location, _ in ctx.by_line(rows))
     loads = _select_loader(ctx, rows)
     loader = ctx.events.name_of(int(loads[0]))
+
+    is_starved = _is_starved(starved_ns, length_ns, thresholds)
+    has_workers = _WITH_WORKERS in loader
+    hidden = find_hidden_waits(ctx, total_ns // len(steps)) if has_workers else None
+    # A recording that shows less than half of the waits is not what to judge them by.
+    if hidden is not None and not (is_starved and total_ns >= hidden.waiting_ns * len(steps)):
+        yield _build_hidden_finding(ctx, rows, loader, hidden, is_starved=is_starved)
+        return
+    if not is_starved:
+        return
+
+    location = next(location for location, _ in ctx.by_line(rows))
     function = _find_main_function(ctx, loads) if _IN_PROCESS in loader else ""
     mostly = f", mostly {function_name(function)}" if function else ""
     sampled = _find_sampled_function(ctx, loader, location)
@@ -171,13 +188,15 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     n_restarts = np.count_nonzero(distinct(ctx.step_of(restarts)) >= 0)
     is_restarted = n_restarts >= thresholds.min_steps_share * len(steps)
 
+    wait = LoaderWait(rows, total_ns / len(steps), windows_ns(ctx) / len(steps), sampled)
+    is_bound = is_restarted or (_IN_PROCESS in loader and is_limited_by_cores(ctx, wait))
     change = ProgramChange(scaled=((rows, 0.0),))
-    yield measure_saving(ctx, change, "upper-bound" if is_restarted else "replay").finding(
+    yield measure_saving(ctx, change, "upper-bound" if is_bound else "replay").finding(
         INFO,
         confidence="high" if len(steps) > 1 else "low",
         message=_build_message(ctx, at(location), mostly, total_ns, idle_ns)
         + _describe_function(sampled),
-        fix=_suggest_fix(ctx, rows, loader, sampled),
+        fix=_suggest_fix(ctx, loader, wait),
         locations=known_locations(location, *([] if sampled is None else [sampled.location])),
         rows=rows,
         n=len(outermost_calls(ctx.events, ctx.tree, rows)),
@@ -203,27 +222,28 @@ def _is_starved(starved_ns: Int64s, length_ns: Int64s, thresholds: Thresholds) -
     return bool(is_often or later_share >= thresholds.min_later_share)
 
 
-def _report_hidden_waits(ctx: Context, rows: Rows, waiting: Intervals) -> Iterator[Finding]:
-    """Yield a finding on steps that wait for data, though the recorded ones do not."""
-    steps = ctx.steps
-    waited_ns = covered_within(waiting, steps.starts_ns, steps.ends_ns).sum() // len(steps)
-    hidden = find_hidden_waits(ctx, int(waited_ns))
-    loader = ctx.events.name_of(int(_select_loader(ctx, rows)[0]))
-    if hidden is None or _WITH_WORKERS not in loader:
-        return
+def _build_hidden_finding(
+    ctx: Context, rows: Rows, loader: str, hidden: HiddenWaits, *, is_starved: bool
+) -> Finding:
+    """Build the finding of steps that wait for data longer than the recorded ones.
 
+    Args:
+        is_starved: Whether the recorded ones wait, too.
+    """
+    recorded = "waited for less" if is_starved else "found theirs ready"
     location = next(location for location, _ in ctx.by_line(rows))
     sampled = _find_sampled_function(ctx, loader, location)
+    wait = LoaderWait(rows, hidden.waiting_ns, hidden.step_ns, sampled)
     # No replay of the recorded steps can save what they do not wait for.
-    yield INFO.finding(
+    return INFO.finding(
         confidence="medium",
         message=(
             f"The loop{at(location)} waits for its next batch for {format_share(hidden.share)} of "
             f"each {format_ns(hidden.step_ns)} step, by {hidden.n_samples} samples over "
-            f"{hidden.n_steps} steps. The recorded ones found theirs ready."
+            f"{hidden.n_steps} steps. The recorded ones {recorded}."
         )
         + _describe_function(sampled),
-        fix=_suggest_fix(ctx, rows, loader, sampled),
+        fix=_suggest_fix(ctx, loader, wait),
         locations=known_locations(location, *([] if sampled is None else [sampled.location])),
         n=hidden.n_steps,
         cost=Cost(per_step_ns=hidden.waiting_ns, basis="estimate"),
@@ -232,6 +252,7 @@ def _report_hidden_waits(ctx: Context, rows: Rows, waiting: Intervals) -> Iterat
             "sampled_wait_share": hidden.share,
             "sampled_step_ns": hidden.step_ns,
             "n_sampled_steps": hidden.n_steps,
+            "is_recorded": is_starved,
             **_collect_evidence(sampled),
         },
     )
@@ -258,10 +279,17 @@ def _find_main_function(ctx: Context, loads: Rows) -> str:
 
 
 def _find_sampled_function(ctx: Context, loader: str, loop: Location) -> LoaderFunction | None:
-    """Find the function that makes the loader's batches slow, from sampled stacks."""
-    if _WITH_WORKERS in loader:
-        return find_function_in_workers(ctx)
-    return find_function_in_loop(ctx, loop)
+    """Find the function that makes the loader's batches slow, from sampled stacks.
+
+    The loop's own process takes indices from the sampler also where workers prepare batches.
+    """
+    in_loop = find_function_in_loop(ctx, loop)
+    if _WITH_WORKERS not in loader:
+        return in_loop
+    is_sampler = in_loop is not None and in_loop.part == "sampler" and in_loop.library != TORCH
+    if in_loop is not None and is_sampler and in_loop.share >= _MOST:
+        return in_loop
+    return find_function_in_workers(ctx)
 
 
 def _collect_evidence(sampled: LoaderFunction | None) -> dict[str, float | None]:
@@ -276,6 +304,8 @@ def _describe_function(sampled: LoaderFunction | None) -> str:
     if sampled is None:
         return ""
     share, where = format_share(sampled.share), call_text(sampled.callee, sampled.location, "`")
+    if sampled.part == "sampler":
+        return f" {share} of it is spent on the indices of the batch, in {where}."
     if sampled.busy_share is None:
         return f" {share} of the time in the loader is spent in {where}."
     busy = format_share(sampled.busy_share)
@@ -291,75 +321,14 @@ def _build_message(ctx: Context, place: str, mostly: str, total_ns: int, idle_ns
     return text
 
 
-def _suggest_fix(ctx: Context, rows: Rows, loader: str, sampled: LoaderFunction | None) -> str:
-    name = "" if sampled is None else sampled.callee or sampled.location.function
-    less = f"do less in `{name}`" if name else "do less per sample in the dataset's `__getitem__`"
+def _suggest_fix(ctx: Context, loader: str, wait: LoaderWait) -> str:
+    if wait.function is not None and wait.is_of_sampler:
+        return suggest_for_sampler(wait.function)
     if _WITH_WORKERS in loader:
-        is_idle = sampled is not None and sampled.is_mostly_idle
-        return _suggest_for_workers(ctx, less, is_idle=is_idle)
+        return suggest_for_workers(ctx, wait)
     if _IN_PROCESS in loader:
-        return _suggest_workers(ctx, rows, less)
+        return suggest_workers(ctx, wait)
     return (
         "Prepare the next batch in parallel with the model: in a `DataLoader` with `num_workers`, "
         "or in a thread that fills a queue."
-    )
-
-
-def _count_cores(ctx: Context) -> int | None:
-    """Return the cores that a rank has, or None if that is not known."""
-    threads = None if ctx.trace.capture is None else ctx.trace.capture.threads
-    return None if threads is None else max(1, threads.n_cores // threads.n_ranks)
-
-
-def _suggest_for_workers(ctx: Context, less: str, *, is_idle: bool) -> str:
-    """Return the fix of a loader that has workers.
-
-    Args:
-        less: How to make each batch cheaper.
-        is_idle: Whether the workers wait most of the time.
-    """
-    if is_idle:
-        return (
-            "Raise `prefetch_factor`, so that batches are ready ahead: the workers wait most of "
-            "the time, and more of them are no help."
-        )
-
-    capture, n_cores = ctx.trace.capture, _count_cores(ctx)
-    n_workers = 0 if capture is None or capture.threads is None else capture.threads.n_workers
-    # More workers than cores would take turns.
-    if n_cores is not None and n_workers >= n_cores:
-        return (
-            f"D{less[1:]}: the loader's workers are too slow, and there are no cores for more of "
-            "them."
-        )
-    return (
-        f"Raise `num_workers` or `prefetch_factor`, or {less}: the loader's workers are too slow."
-    )
-
-
-def _suggest_workers(ctx: Context, rows: Rows, less: str) -> str:
-    """Return the fix of a loader that prepares batches in the loop's own process.
-
-    Args:
-        less: How to make each batch cheaper.
-    """
-    if are_within(ctx, rows, TRANSFORMERS_PIPELINE):
-        return (
-            "Call the pipeline of Transformers with many inputs at once and `num_workers=1` (more "
-            "if it does not divide inputs into chunks), so that they are prepared in parallel with "
-            "the model; or do less per input."
-        )
-
-    # Without a GPU pinning only warns, and the model needs the cores itself.
-    n_workers = min(4 if ctx.has_device_work else 2, _count_cores(ctx) or 4)
-    if are_within(ctx, rows, TRANSFORMERS_TRAINER):
-        return (
-            f"Pass `dataloader_num_workers={n_workers}, dataloader_persistent_workers=True` to "
-            "`TrainingArguments`, so that batches are prepared in parallel with the model, or "
-            f"{less}."
-        )
-    pinned = ", pin_memory=True" if ctx.has_device_work else ""
-    return (
-        f"Use `DataLoader(..., num_workers={n_workers}, persistent_workers=True{pinned})`, so "
-        f"that batches are prepared in parallel with the model, or {less}."
     )

@@ -208,7 +208,9 @@ class Compiles:
     n_left_out: int = 0
 
 
-SampledPart = Literal["", "backward", "data"]
+SampledPart = Literal["", "backward", "data", "sampler", "stream"]
+LOADER_PARTS: Final = frozenset({"data", "sampler", "stream"})
+"""Parts of a step in which a loader prepares a batch, or waits for one."""
 
 
 @dataclass(frozen=True)
@@ -228,7 +230,9 @@ class SampledFunction:
             another process.
         callee: What the line calls, as the program writes it, such as ``gc.collect``; empty where
             the line itself runs, or that is not known.
-        part: ``backward``: below autograd's engine; ``data``: below a loader of torch; else empty.
+        part: ``backward``: below autograd's engine; ``data``: below a loader of torch, ``sampler``
+            where it takes the next indices, ``stream`` where it reads an ``IterableDataset``; else
+            empty.
     """
 
     place: CodePlace
@@ -272,9 +276,10 @@ class LoaderWorkers:
     Attributes:
         n_workers: Number of workers.
         n_samples: Number of samples in all of them.
-        sampled_ns: Time that the samples represent, that of waiting for work included.
+        sampled_ns: Time that the samples represent, that of waiting for work included; in the
+            program's sampled steps, if the workers have samples there.
         fetching_ns: Time within ``sampled_ns`` in which workers prepared batches.
-        functions: The functions in which they did, most time first.
+        functions: The functions in which they did at any time, most time first.
     """
 
     n_workers: int

@@ -195,3 +195,32 @@ def test_a_debugger_of_the_program_wins(monkeypatch: pytest.MonkeyPatch) -> None
     time.sleep(0)
     samples.step_ended(is_recorded=True)
     assert samples.summarize() is None
+
+
+def test_time_between_two_steps_is_in_none(steps: Steps) -> None:
+    steps.sample(20, line=5)
+    steps.sample(20, line=5)
+    steps.end(after_ms=10)
+    # Starting a profiler lets a sample in and then none for long.
+    steps.sample(100, line=99)
+    steps.clock.now_ns += 900 * MS
+    steps.samples.step_begins()
+    steps.sample(20, line=5)
+    steps.end()
+
+    result = steps.samples.summarize()
+    assert result is not None
+    (only,) = result.functions
+    assert (only.place[1], only.ns, only.n) == (5, 70 * MS, 3)
+    assert (result.steps_ns, result.n_steps) == (70 * MS, 2)
+    assert sum(end - begin for begin, end in steps.samples.spans) == 70 * MS
+
+
+def test_steps_that_follow_at_once_share_a_sample(steps: Steps) -> None:
+    steps.end(after_ms=12)
+    steps.samples.step_begins()
+    steps.sample(8)
+    steps.end()
+    result = steps.samples.summarize()
+    assert result is not None
+    assert (result.running_ns, result.steps_ns) == (20 * MS, 20 * MS)

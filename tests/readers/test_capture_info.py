@@ -323,7 +323,7 @@ WORKERS = LoaderWorkers(
         ({"n_samples": 0}, False),
         ({"sampled_ns": HUGE}, False),
         ({"fetching_ns": 1_001}, False),
-        ({"fetching_ns": 599}, False),
+        ({"functions": [{"place": ["/a.py", 1, "f"], "n": 1, "ns": HUGE}]}, False),
         ({"functions": [{"place": ["/a.py", 1, "f"], "n": 0, "ns": 5}]}, False),
         ({"functions": [{"place": ["/a.py", 1, "f"], "n": 1, "ns": -5}]}, False),
     ],

@@ -14,6 +14,7 @@ from profkit.capture.recording.op_lines import Lines, lines_of
 from profkit.capture.recording.options import Options
 from profkit.capture.recording.overhead import estimate
 from profkit.capture.recording.profiler import ProfilerRecording
+from profkit.capture.recording.step_samples import Span
 from profkit.capture.recording.unused_gradients import find_unused_gradients
 from profkit.errors import CaptureError
 from profkit.folders import working_folder
@@ -41,6 +42,7 @@ class RecordingWriter:
             unknown.
         steps: What a step is.
         sampled: What was sampled of a run, once it is written; or None.
+        sampled_spans: When its steps were sampled.
         no_stacks_reason: Why no stacks could be recorded, in a clause, or empty.
     """
 
@@ -49,6 +51,7 @@ class RecordingWriter:
         self.flight: str | None = None
         self.needs_lines = options.stacks and options.ops and name not in _known_lines
         self.sampled: Callable[[], SampledTime | None] | None = None
+        self.sampled_spans: Callable[[], list[Span]] = list
         self.no_stacks_reason = ""
         self._name = name
         self._options = options
@@ -110,7 +113,7 @@ class RecordingWriter:
                 open_step=open_step,
                 compiles=compiles.read(),
                 sampled=None if self.sampled is None else self.sampled(),
-                loader_workers=worker_samples.read(),
+                loader_workers=worker_samples.read(self.sampled_spans()),
                 unused_gradients=self._unused_gradients,
                 no_stacks_reason=self.no_stacks_reason,
             )

@@ -10,6 +10,7 @@ Source: ``codeobject.co_positions`` in Python's documentation; two bytes are one
 import ast
 import contextlib
 import linecache
+import sys
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -38,7 +39,10 @@ _LONG_NS: Final = 100_000_000
 _NO_POSITION: Final = (None, None, None, None)
 _BYTES_PER_INSTRUCTION: Final = 2
 _ENGINE: Final = "torch/autograd/graph.py"
+FETCH_FILE: Final = "torch/utils/data/_utils/fetch.py"
+"""Makes batches, in workers of a loader too."""
 _LOADERS: Final = "torch/utils/data/"
+_NEXT_INDEX: Final = "_next_index"
 _NEXT: Final = "__next__"
 _PROFILER: Final = ("torch/profiler/", "torch/autograd/profiler")
 _TORCH: Final = "/torch/"
@@ -165,7 +169,11 @@ def _find_line(
 ) -> tuple[_Line, str]:
     """Find the line of user code in which a stack is, and the library that it calls, or empty."""
     user, _, place = find_user_call(calls, files)
-    called = [call for call in calls[place + 1 :] if not call[0].startswith(PROFKIT_FOLDER)]
+    called = [
+        call
+        for call in calls[place + 1 :]
+        if not (call[0].startswith(PROFKIT_FOLDER) or call[0].endswith(FETCH_FILE))
+    ]
 
     callee = ""
     if user is not None and called:
@@ -229,13 +237,32 @@ def _is_in_call(spent: StackTime) -> bool:
 
 def _part(calls: Calls) -> SampledPart:
     """Return which part of a step a stack is in, of those that torch records as a whole."""
-    for file, _, name in calls:
+    part: SampledPart = ""
+    for file, line, name in calls:
         path = _posix(file)
         if path.endswith(_ENGINE):
-            return "backward"
-        if _LOADERS in path and name == _NEXT:
-            return "data"
-    return ""
+            return part or "backward"
+        if _LOADERS not in path:
+            continue
+
+        # Whatever calls the loader, the innermost of its parts has the time.
+        if name == _NEXT_INDEX:
+            return "sampler"
+        if path.endswith(FETCH_FILE) and line in _find_stream_lines():
+            return "stream"
+        if name == _NEXT:
+            part = "data"
+    return part
+
+
+@lru_cache(maxsize=1)
+def _find_stream_lines() -> range:
+    """Find the lines of torch's function that takes samples from an ``IterableDataset``."""
+    fetch = sys.modules.get("torch.utils.data._utils.fetch")
+    function = getattr(getattr(fetch, "_IterableDatasetFetcher", None), "fetch", None)
+    code = getattr(function, "__code__", None)
+    lines = [] if code is None else [line for _, _, line in code.co_lines() if line is not None]
+    return range(min(lines), max(lines) + 1) if lines else range(0)
 
 
 def _posix(file: str) -> str:

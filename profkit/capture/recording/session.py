@@ -105,6 +105,7 @@ class Session:
         self._watch = StepWatch(schedule, stacks=options.stacks and options.ops)
         if schedule is not None:
             self.writer.sampled = self._watch.sampled
+            self.writer.sampled_spans = self._watch.sampled_spans
 
         # A program without steps may work in several threads.
         self._windows = RecordingWindows(

@@ -7,7 +7,8 @@ percent. They are taken over the recorded steps and those that follow.
 
 A step waits for whatever its thread waits for, so a sample of a waiting thread counts too, and so
 does one that had to wait until a function in C let it in: it stands for the time since the sample
-before. Time in profkit's own functions, which start and stop the recording, is in no step.
+before. Time in profkit's own functions, which start and stop the recording, is in no step: torch's
+profiler lets no other thread in while it starts, so the next sample may be long after that.
 """
 
 import time
@@ -34,7 +35,13 @@ MAX_NS: Final = 3_000_000_000
 MAX_SHARE: Final = 0.005
 """The share of a core that the samples take. The program loses about as much again."""
 _S_NS: Final = 1_000_000_000
+_PAUSE_NS: Final = 1_000_000
+"""Less time between two steps does not matter for their samples."""
 _MAX_STACKS: Final = 10_000
+
+
+Span = tuple[int, int]
+"""A begin and an end, in nanoseconds since 1970."""
 
 
 class _State(Enum):
@@ -58,10 +65,12 @@ class StepSamples:
         self._thread = thread
         self._state = _State.READY
         self._sampler = StackSampler(on_sample=self._add, max_share=MAX_SHARE)
-        self._in_step: list[tuple[Calls, int, StackTime]] = []
+        self._in_step: list[tuple[Calls, int, StackTime, int]] = []
+        self._spans: list[Span] = []
         self._stacks: dict[tuple[Calls, int], StackTime] = {}
         self._n_samples = self._n_steps = 0
         self._began_ns = self._ended_ns = self._sampled_ns = 0
+        self._unsampled_ns = self._paused_ns = 0
         self._clock: CpuClock | None = None
         self._waiting_share = 1.0
 
@@ -89,6 +98,16 @@ class StepSamples:
         if self._state is _State.SAMPLING:
             self._n_steps += n_steps
 
+    def step_begins(self) -> None:
+        """Leave the time since the last step ended out, such as that of starting a recording."""
+        paused_ns = time.perf_counter_ns() - self._ended_ns
+        if self._state is not _State.SAMPLING or paused_ns < _PAUSE_NS:
+            return
+        self._in_step = []
+        self._paused_ns += paused_ns
+        # The next sample also represents what was not sampled yet of the step before.
+        self._sampled_ns = time.time_ns() - self._unsampled_ns
+
     def step_ended(self, is_recorded: bool) -> None:  # noqa: FBT001  (the state of one step)
         """Count the samples of a step, and stop where that makes enough of them.
 
@@ -101,10 +120,12 @@ class StepSamples:
 
         # Only now: samples of a step that is never completed are dropped.
         in_step, self._in_step = self._in_step, []
-        for calls, instruction, spent in in_step:
+        for calls, instruction, spent, at_ns in in_step:
             self._count(calls, instruction, spent)
+            self._add_span(at_ns - spent.ns, at_ns)
         self._n_steps += 1
         self._ended_ns = time.perf_counter_ns()
+        self._unsampled_ns = max(0, time.time_ns() - self._sampled_ns)
 
         has_enough = self._n_samples >= ENOUGH_SAMPLES and not is_recorded
         if has_enough or self._ended_ns - self._began_ns >= MAX_NS or not self._sampler.is_on:
@@ -123,6 +144,11 @@ class StepSamples:
         if used is not None and used.waiting_ns is not None:
             self._waiting_share = used.waiting_ns / max(1, used.window_ns)
 
+    @property
+    def spans(self) -> list[Span]:
+        """Return the time in steps that the samples represent, in order."""
+        return list(self._spans)
+
     def summarize(self) -> SampledTime | None:
         """Sum up the lines of user code that ran, and what they called; None without samples."""
         files = SourceFiles()
@@ -130,7 +156,7 @@ class StepSamples:
         sampled_ns = sum(spent.ns for spent in self._stacks.values())
         functions = find_sampled_calls(self._stacks, files, self._waiting_share * sampled_ns)
 
-        steps_ns = self._ended_ns - self._began_ns - own_ns
+        steps_ns = self._ended_ns - self._began_ns - self._paused_ns - own_ns
         if not functions or not self._n_steps or steps_ns <= 0:
             return None
 
@@ -153,7 +179,14 @@ class StepSamples:
         self._sampled_ns = sample.time_ns
         spent = time_of_sample(sample, elapsed_ns)
         calls = in_collection(sample.calls)
-        self._in_step.append((calls, sample.instruction if calls is sample.calls else -1, spent))
+        instruction = sample.instruction if calls is sample.calls else -1
+        self._in_step.append((calls, instruction, spent, sample.time_ns))
+
+    def _add_span(self, begin_ns: int, end_ns: int) -> None:
+        """Add the time that a sample represents to the sampled time."""
+        if self._spans and begin_ns <= self._spans[-1][1]:
+            begin_ns, _ = self._spans.pop()
+        self._spans.append((begin_ns, end_ns))
 
     def _count(self, calls: Calls, instruction: int, spent: StackTime) -> None:
         """Add a sample to those of its stack."""

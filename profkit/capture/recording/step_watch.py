@@ -7,7 +7,7 @@ from typing import Final
 from profkit.capture.recording.overhead import StepTimes
 from profkit.capture.recording.recording_budget import Events
 from profkit.capture.recording.schedule import Phase, Schedule
-from profkit.capture.recording.step_samples import StepSamples
+from profkit.capture.recording.step_samples import Span, StepSamples
 from profkit.model.capture_info import SampledTime
 
 MAX_EVENTS: Final = 4_000_000
@@ -53,6 +53,8 @@ class StepWatch:
 
     def begin_step(self) -> None:
         """Begin a step."""
+        if self._samples is not None:
+            self._samples.step_begins()
         self.times.begin()
 
     def count(self, n_steps: int) -> None:
@@ -83,3 +85,7 @@ class StepWatch:
     def sampled(self) -> SampledTime | None:
         """Return in which functions the steps were, or None if that is not known."""
         return None if self._samples is None else self._samples.summarize()
+
+    def sampled_spans(self) -> list[Span]:
+        """Return when the steps were sampled."""
+        return [] if self._samples is None else self._samples.spans

@@ -1,12 +1,15 @@
 """Samples the Python stacks of DataLoader workers, which are processes of their own.
 
-When a loop waits for its loader, the line to mend runs in a worker. A worker that is forked while a
-recording goes on samples its own main thread, and writes what it has seen to a file every half a
-second; the recording reads the files of all workers when it is written. A worker that starts in
-another way, by spawning, knows nothing of profkit and is not sampled.
+When a loop waits for its loader, the line to mend runs in a worker. A worker that starts while a
+recording goes on samples its own main thread, and adds what it has seen to a file every half a
+second; the recording reads the files of all workers when it is written. A worker that is forked has
+all of this process. One that is spawned, or forked by a server, gets the folder with its function.
 
 Nothing of the program is replaced in its objects: torch looks up the function that a worker runs
 when it makes the process, and finds one here that calls the original.
+
+A worker has nothing to do while the loop waits for something else, such as for a profiler to start.
+So how busy workers are is told of the time in which the loop's own steps were sampled.
 
 Source: ``_MultiProcessingDataLoaderIter.__init__`` in ``torch/utils/data/dataloader.py``, which
 passes ``_utils.worker._worker_loop`` as the target of a process; ``fetch`` in
@@ -16,13 +19,16 @@ passes ``_utils.worker._worker_loop`` as the target of a process; ``fetch`` in
 import contextlib
 import functools
 import json
+import multiprocessing.spawn
 import os
+import pkgutil
 import shutil
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -30,12 +36,15 @@ from profkit.capture.process.stack_sampler import StackSample, StackSampler
 from profkit.capture.process.thread_stacks import Call, Calls
 from profkit.capture.process.wrappers import replace_attribute
 from profkit.capture.recording.sampled_calls import (
+    FETCH_FILE,
     StackTime,
     add_time,
     find_sampled_calls,
     time_of_sample,
 )
+from profkit.capture.recording.step_samples import Span
 from profkit.capture.source.files import SourceFiles
+from profkit.dataclass import dataclass
 from profkit.model.capture_info import LoaderWorkers
 
 MAX_SHARE: Final = 0.01
@@ -44,9 +53,15 @@ _WRITE_INTERVAL_NS: Final = 500_000_000
 _MAX_NS: Final = 20_000_000_000
 """A worker samples no longer: a recording that begins later reads what its first seconds were."""
 _MAX_STACKS: Final = 300
+_MIN_IN_STEPS: Final = 10
+"""Fewer samples in the sampled steps do not tell how busy workers are."""
+_MODULE: Final = "torch.utils.data._utils.worker"
 _LOOP: Final = "_worker_loop"
-_FETCH: Final = "torch/utils/data/_utils/fetch.py"
-_SUFFIX: Final = ".json"
+_SUFFIX: Final = ".jsonl"
+
+_Loop = Callable[..., Any]
+_Key = tuple[Calls, int]
+"""A stack, and the instruction of its innermost frame."""
 
 
 class _ProcessState:
@@ -63,19 +78,32 @@ class _ProcessState:
     restore: Callable[[], None] | None = None
 
 
+@dataclass(frozen=True)
+class _WorkerSample:
+    """One sample of a worker.
+
+    Attributes:
+        end_ns: When it was taken; it represents the time before.
+    """
+
+    key: _Key
+    end_ns: int
+    spent: StackTime
+
+
 _state: Final = _ProcessState()
 
 
 def begin() -> None:
-    """Have workers sample themselves that are forked from here on, if torch has its loader."""
-    worker = sys.modules.get("torch.utils.data._utils.worker")
+    """Have workers sample themselves that start from here on, if torch has its loader."""
+    worker = sys.modules.get(_MODULE)
     if _state.folder or worker is None or not hasattr(os, "fork"):
         return
     loop = getattr(worker, _LOOP, None)
     with contextlib.suppress(OSError):
         if loop is not None:
             _state.folder, _state.pid = tempfile.mkdtemp(prefix="profkit-workers-"), os.getpid()
-            _state.restore = replace_attribute(worker, _LOOP, _wrap_loop(loop))
+            _state.restore = replace_attribute(worker, _LOOP, _SampledLoop(loop))
 
 
 def end() -> None:
@@ -90,49 +118,108 @@ def end() -> None:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def read() -> LoaderWorkers | None:
-    """Return what the workers have sampled so far; None if no worker has."""
-    stacks: dict[tuple[Calls, int], StackTime] = {}
-    n_workers = n_samples = sampled_ns = waiting_ns = 0
-    for written in _read_files():
+def read(steps: Sequence[Span] = ()) -> LoaderWorkers | None:
+    """Return what the workers have sampled so far; None if no worker has.
+
+    Args:
+        steps: When the program's own steps were sampled, in order.
+    """
+    stacks: dict[_Key, StackTime] = {}
+    n_workers = n_samples = n_in_steps = waiting_ns = 0
+    at_any_time, in_steps = _Busy(), _Busy()
+    for samples in _read_files():
         n_workers += 1
-        for calls, instruction, spent in written:
-            n_samples += spent.n
-            sampled_ns += spent.ns
-            in_fetch = _below_fetch(calls)
+        for sample in samples:
+            calls, instruction = sample.key
+            spent_ns, in_fetch = sample.spent.ns, _below_fetch(calls)
+            n_samples += 1
+            at_any_time.add(spent_ns, is_busy=in_fetch is not None)
+
+            in_steps_ns = _overlap_ns(steps, sample.end_ns - spent_ns, sample.end_ns)
+            n_in_steps += in_steps_ns > 0
+            in_steps.add(in_steps_ns, is_busy=in_fetch is not None)
+
             if in_fetch is not None:
-                waiting_ns += spent.waiting_ns
-                add_time(stacks, (in_fetch, instruction), spent, sys.maxsize)
+                waiting_ns += sample.spent.waiting_ns
+                add_time(stacks, (in_fetch, instruction), sample.spent, sys.maxsize)
 
     if not stacks:
         return None
+    busy = in_steps if n_in_steps >= _MIN_IN_STEPS else at_any_time
     return LoaderWorkers(
         n_workers=n_workers,
         n_samples=n_samples,
-        sampled_ns=sampled_ns,
-        fetching_ns=sum(spent.ns for spent in stacks.values()),
+        sampled_ns=busy.sampled_ns,
+        fetching_ns=busy.busy_ns,
         functions=find_sampled_calls(stacks, SourceFiles(), waiting_ns),
     )
 
 
-def _wrap_loop(loop: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a worker's function that samples its thread meanwhile."""
+@dataclass
+class _Busy:
+    """Sampled time of workers, and how much of it they prepared batches."""
 
-    @functools.wraps(loop)
-    def _worker_loop(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+    sampled_ns: int = 0
+    busy_ns: int = 0
+
+    def add(self, ns: int, *, is_busy: bool) -> None:
+        """Add the time of a sample."""
+        self.sampled_ns += ns
+        self.busy_ns += ns if is_busy else 0
+
+
+def _overlap_ns(spans: Sequence[Span], begin_ns: int, end_ns: int) -> int:
+    """Return how much of a time is in some spans, which are in order."""
+    overlap_ns = 0
+    for start_ns, stop_ns in spans[bisect_left(spans, begin_ns, key=lambda span: span[1]) :]:
+        if start_ns >= end_ns:
+            break
+        overlap_ns += max(0, min(stop_ns, end_ns) - max(start_ns, begin_ns))
+    return overlap_ns
+
+
+class _SampledLoop:
+    """Torch's function that a worker runs; samples its thread meanwhile.
+
+    A process that is spawned gets it pickled: its folder, or where nothing is recorded any more the
+    name of torch's function.
+    """
+
+    def __init__(self, loop: _Loop) -> None:
+        functools.update_wrapper(self, loop)
+        self._loop = loop
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+        """Run a worker, in its own process."""
         # Who has kept this function may call it when nothing is recorded any more.
         if not _state.folder:
-            return loop(*args, **kwargs)
+            return self._loop(*args, **kwargs)
+        return _run_sampled(self._loop, _state.folder, *args, **kwargs)
 
-        samples = _WorkerSamples(_state.folder)
-        samples.begin()
-        try:
-            return loop(*args, **kwargs)
-        finally:
-            samples.end()
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[str]]:
+        """Return what makes the function in another process."""
+        # Another Python may not be able to import profkit.
+        executable = multiprocessing.spawn.get_executable()
+        is_same = executable is not None and os.fsdecode(executable) == sys.executable
+        if _state.folder and is_same:
+            return _import_sampled, (_state.folder,)
+        return pkgutil.resolve_name, (f"{_MODULE}:{_LOOP}",)
 
-    # A process that is spawned finds the function by its name, which is the original's.
-    return _worker_loop
+
+def _import_sampled(folder: str) -> _Loop:
+    """Return torch's function with the samples of its thread, in a process that was spawned."""
+    loop: _Loop = pkgutil.resolve_name(f"{_MODULE}:{_LOOP}")
+    return functools.partial(_run_sampled, loop, folder)
+
+
+def _run_sampled(loop: _Loop, folder: str, /, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+    """Run a worker, and sample its thread meanwhile."""
+    samples = _WorkerSamples(folder)
+    samples.begin()
+    try:
+        return loop(*args, **kwargs)
+    finally:
+        samples.end()
 
 
 class _WorkerSamples:
@@ -146,7 +233,9 @@ class _WorkerSamples:
         self._path = os.path.join(folder, f"{os.getpid()}{_SUFFIX}")  # noqa: PTH118  (in a thread)
         self._thread = threading.get_ident()
         self._sampler = StackSampler(on_sample=self._add, max_share=MAX_SHARE)
-        self._stacks: dict[tuple[Calls, int], StackTime] = {}
+        self._number_of: dict[_Key, int] = {}
+        self._new_stacks: list[_Key] = []
+        self._new_samples: list[tuple[int, int, dict[str, int]]] = []
         self._sampled_ns = time.time_ns()
         self._until_ns = self._sampled_ns + _MAX_NS
         self._written_ns = self._sampled_ns
@@ -169,35 +258,51 @@ class _WorkerSamples:
                 continue
             elapsed_ns = max(0, sample.time_ns - self._sampled_ns)
             self._sampled_ns = sample.time_ns
-            spent = time_of_sample(sample, elapsed_ns)
-            add_time(self._stacks, (sample.calls, sample.instruction), spent, _MAX_STACKS)
+            self._keep((sample.calls, sample.instruction), time_of_sample(sample, elapsed_ns))
 
         if self._sampled_ns >= self._written_ns + _WRITE_INTERVAL_NS:
             self._written_ns = self._sampled_ns
             if not self._write() or self._sampled_ns > self._until_ns:
                 self._sampler.stop()
 
+    def _keep(self, key: _Key, spent: StackTime) -> None:
+        """Keep a sample until it is written; new stacks beyond the most are left out."""
+        if key not in self._number_of:
+            if len(self._number_of) >= _MAX_STACKS:
+                return
+            self._number_of[key] = len(self._number_of)
+            self._new_stacks.append(key)
+        self._new_samples.append((self._number_of[key], self._sampled_ns, vars(spent)))
+
     def _write(self) -> bool:
-        """Write what was sampled so far, whole or not at all; return whether that was possible."""
-        rows = [[*key, vars(spent)] for key, spent in list(self._stacks.items())]
+        """Add a line of new samples to the file; return whether the folder is still there."""
+        stacks, self._new_stacks = self._new_stacks, []
+        samples, self._new_samples = self._new_samples, []
+        line = json.dumps([stacks, samples]) + "\n"
         try:
-            with open(self._path + ".new", "w", encoding="utf-8") as sink:  # noqa: PTH123
-                json.dump(rows, sink)
-            os.replace(self._path + ".new", self._path)  # noqa: PTH105
+            with open(self._path, "a", encoding="utf-8") as sink:  # noqa: PTH123
+                sink.write(line)
         except OSError:
             return False
         return True
 
 
-def _read_files() -> Iterator[list[tuple[Calls, int, StackTime]]]:
+def _read_files() -> Iterator[list[_WorkerSample]]:
     """Read what each worker has written."""
     for path in sorted(Path(_state.folder).glob(f"*{_SUFFIX}")) if _state.folder else ():
+        samples: list[_WorkerSample] = []
+        # A worker may be about to write the last line.
         with contextlib.suppress(OSError, ValueError):
-            rows = json.loads(path.read_bytes())
-            yield [
-                (tuple(map(_as_call, calls)), instruction, StackTime(**spent))
-                for calls, instruction, spent in rows
-            ]
+            stacks: list[_Key] = []
+            for line in path.read_text(encoding="utf-8").splitlines():
+                new_stacks, new_samples = json.loads(line)
+                stacks += [(tuple(map(_as_call, calls)), place) for calls, place in new_stacks]
+                samples += [
+                    _WorkerSample(stacks[number], end_ns, StackTime(**spent))
+                    for number, end_ns, spent in new_samples
+                ]
+        if samples:
+            yield samples
 
 
 def _as_call(place: list[Any]) -> Call:
@@ -209,6 +314,6 @@ def _as_call(place: list[Any]) -> Call:
 def _below_fetch(calls: Calls) -> Calls | None:
     """Return the calls that make a batch; None where a worker does something else, as to wait."""
     for place, (file, _, _) in enumerate(calls):
-        if file.endswith(_FETCH):
-            return tuple(call for call in calls[place:] if not call[0].endswith(_FETCH))
+        if file.replace("\\", "/").endswith(FETCH_FILE):
+            return calls[place:]
     return None

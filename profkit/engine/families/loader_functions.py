@@ -15,13 +15,17 @@ from profkit.engine.families.sampled_python import (
     is_beyond_chance,
     step_samples,
 )
-from profkit.model.capture_info import SampledFunction
-from profkit.model.location import Location
+from profkit.model.capture_info import LOADER_PARTS, SampledFunction, SampledPart
+from profkit.model.location import MODULE_LEVEL, Location
+from profkit.patterns import regex
 
 _MIN_SHARE: Final = 0.2
 """A function with a smaller share of the loader's time is not what makes it slow."""
 _MIN_BUSY: Final = 0.5
 """Workers that prepare batches for less of their time wait most of it."""
+_MIN_WAITING_SHARE: Final = 0.5
+"""A function that waits for less of its time needs a core."""
+_SLEEP: Final = regex(r"(^|\.)sleep$")
 _MIN_WAITING: Final = 0.1
 """A smaller share of the steps in waits is not what makes them slow."""
 
@@ -53,6 +57,9 @@ class LoaderFunction:
         location: The function, with the line that most of its samples were at.
         callee: What it calls, as the program writes it; empty where it takes the time itself.
         share: Share of the time in which batches are prepared.
+        waiting_share: Share of its time in which it waits, for a timer, a lock or I/O.
+        library: The package that its time is in; empty if that is the program, or a function in C.
+        part: The part of the loader that it is in, as of a sampled function.
         busy_share: Share of the workers' time in which they prepare batches, and do not wait for
             the loop to take them; None without workers.
     """
@@ -60,7 +67,32 @@ class LoaderFunction:
     location: Location
     callee: str
     share: float
+    waiting_share: float = 0.0
+    library: str = ""
+    part: SampledPart = ""
     busy_share: float | None = None
+
+    @property
+    def name(self) -> str:
+        """Return what takes the time, as the program writes it."""
+        return self.callee or self.owner
+
+    @property
+    def owner(self) -> str:
+        """Return the function of the program, or what it calls at the top level of a file."""
+        function = self.location.function or ""
+        return self.callee if function in {"", MODULE_LEVEL} else function
+
+    @property
+    def mostly_waits(self) -> bool:
+        """Return whether it takes no core most of the time."""
+        return self.waiting_share >= _MIN_WAITING_SHARE or bool(_SLEEP.search(self.callee))
+
+    @property
+    def waits_for_lock(self) -> bool:
+        """Return whether it waits for a lock that processes share."""
+        is_lock = self.callee.rpartition(".")[2] in {"", "acquire", "get_lock"}
+        return self.mostly_waits and self.library == "multiprocessing" and is_lock
 
     @property
     def is_mostly_idle(self) -> bool:
@@ -77,7 +109,7 @@ def find_function_in_loop(ctx: Context, loop: Location) -> LoaderFunction | None
     samples = step_samples(ctx)
     if samples is None:
         return None
-    functions = [function for function in samples.functions if function.part == "data"]
+    functions = [function for function in samples.functions if function.part in LOADER_PARTS]
     return _find_main(functions, loop, sum(function.ns for function in functions), None)
 
 
@@ -86,7 +118,8 @@ def find_function_in_workers(ctx: Context) -> LoaderFunction | None:
     workers = None if ctx.trace.capture is None else ctx.trace.capture.loader_workers
     if workers is None:
         return None
-    return _find_main(workers.functions, None, workers.fetching_ns, workers_busy_share(ctx))
+    total_ns = sum(function.ns for function in workers.functions)
+    return _find_main(workers.functions, None, total_ns, workers_busy_share(ctx))
 
 
 def workers_busy_share(ctx: Context) -> float | None:
@@ -111,7 +144,7 @@ def find_hidden_waits(ctx: Context, waited_ns: int) -> HiddenWaits | None:
     if busy_share < _MIN_BUSY:
         return None
 
-    waits_ns = sum(function.ns for function in samples.functions if function.part == "data")
+    waits_ns = sum(function.ns for function in samples.functions if function.part in LOADER_PARTS)
     share = waits_ns / max(1, samples.running_ns)
     step_ns = samples.steps_ns // samples.n_steps
     hidden_ns = round(share * step_ns) - waited_ns
@@ -157,5 +190,13 @@ def _find_main(
 
     longest = max(lines, key=lambda line: (not callee or line.callee == callee, line.ns))
     file, number, name = longest.place
-    location = Location(file=file, line=number, function=name or None, precision="line")
-    return LoaderFunction(location, callee, share, busy_share)
+    waiting_ns = sum(line.waiting_ns for line in lines)
+    return LoaderFunction(
+        Location(file=file, line=number, function=name or None, precision="line"),
+        callee,
+        share,
+        waiting_ns / max(1, function_ns),
+        longest.library,
+        longest.part,
+        busy_share,
+    )

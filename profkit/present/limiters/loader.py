@@ -16,10 +16,12 @@ def find_hidden_wait(report: Report) -> Candidate | None:
         share = finding.evidence.get("sampled_wait_share")
         step_ns = finding.evidence.get("sampled_step_ns")
         if finding.name == _STARVED and isinstance(share, float) and isinstance(step_ns, int):
+            is_recorded = finding.evidence.get("is_recorded")
+            recorded = "waited less" if is_recorded else "found theirs ready"
             sentence = (
                 f"The program waits for data for {format_share(share)} of each "
                 f"{format_ns(step_ns)} step{describe_loader_function(report)}; the recorded steps "
-                "found theirs ready."
+                f"{recorded}."
             )
             return Candidate(Cause.DATA, share, sentence)
     return None

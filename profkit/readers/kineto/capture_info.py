@@ -192,12 +192,13 @@ def _is_valid_sampled(sampled: SampledTime) -> bool:
 
 
 def _are_valid_workers(workers: LoaderWorkers) -> bool:
-    """Return whether the functions' times are within that for batches, and that within all."""
+    """Return whether the workers' time for batches is within all of it."""
     functions_ns = sum(function.ns for function in workers.functions)
     return (
         0 < workers.n_workers <= _MAX_THREADS
         and 0 < workers.n_samples <= _MAX_INT
-        and 0 <= functions_ns <= workers.fetching_ns <= workers.sampled_ns <= MAX_NS
+        and 0 <= workers.fetching_ns <= workers.sampled_ns <= MAX_NS
+        and functions_ns <= MAX_NS
         and all(map(_is_valid_function, workers.functions))
     )
 

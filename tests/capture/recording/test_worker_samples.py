@@ -1,10 +1,12 @@
 """Workers of a DataLoader sample themselves, and their parent reads what they have seen."""
 
+import json
 import multiprocessing
+import multiprocessing.spawn
 import os
-import pickle
 import time
 from collections.abc import Iterator
+from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any
 
@@ -84,17 +86,47 @@ def test_an_error_of_the_dataset_reaches_the_program() -> None:
         loaded(Broken(), multiprocessing_context="fork")
 
 
-def test_a_spawned_worker_finds_torchs_own_function() -> None:
-    module, name = LOOP.__module__.encode(), LOOP.__name__.encode()
-    pickled = pickle.dumps(worker._worker_loop)
-    assert module in pickled
-    assert name in pickled
+def test_a_spawned_worker_finds_torchs_own_function_where_nothing_is_recorded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    kept = worker._worker_loop
+    assert ForkingPickler.loads(ForkingPickler.dumps(kept)) is not LOOP
+    with monkeypatch.context() as patch:
+        # Another Python, which may have no profkit.
+        patch.setattr(multiprocessing.spawn, "get_executable", lambda: "/usr/bin/python")
+        pickled = ForkingPickler.dumps(kept)
+    worker_samples.end()
+    assert ForkingPickler.loads(pickled) is LOOP
+    assert ForkingPickler.loads(ForkingPickler.dumps(kept)) is LOOP
 
 
 @pytest.mark.slow
-def test_a_spawned_worker_works_and_is_not_sampled() -> None:
-    assert len(loaded(Slow(), multiprocessing_context="spawn")) == 10
-    assert worker_samples.read() is None
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_a_worker_that_is_not_forked_is_sampled(method: str) -> None:
+    assert len(loaded(Slow(), multiprocessing_context=method)) == 10
+    names = {function.place[2] for function in read().functions}
+    assert "augment" in names
+
+
+def test_how_busy_workers_are_is_told_of_the_sampled_steps() -> None:
+    second = 1_000_000_000
+    in_fetch = (("/torch/utils/data/_utils/fetch.py", 30, "fetch"), (__file__, 50, "augment"))
+    waits = (("/torch/utils/data/_utils/worker.py", 3, "_worker_loop"),)
+    spent = {"n": 1, "ns": second, "waiting_ns": 0, "in_call_ns": 0}
+    # Busy for 20 seconds, then idle for 20, such as while a profiler starts.
+    samples = [[int(number >= 20), (number + 1) * second, spent] for number in range(40)]
+    line = json.dumps([[[in_fetch, 0], [waits, 0]], samples])
+    (Path(worker_samples._state.folder) / "1.jsonl").write_text(line + "\n")
+
+    assert (read().fetching_ns, read().sampled_ns) == (20 * second, 40 * second)
+    samples_of_steps = worker_samples.read([(0, 15 * second), (25 * second, 30 * second)])
+    assert samples_of_steps is not None
+    assert (samples_of_steps.fetching_ns, samples_of_steps.sampled_ns) == (
+        15 * second, 20 * second,
+    )  # fmt: skip
+    few = worker_samples.read([(0, 5 * second)])
+    assert few is not None
+    assert few.sampled_ns == 40 * second
 
 
 def test_workers_sample_no_more_after_the_end() -> None:
@@ -121,7 +153,7 @@ def test_a_forked_child_leaves_the_files_of_its_parent() -> None:
 
 def test_what_a_worker_has_written_in_part_is_not_read() -> None:
     folder = Path(worker_samples._state.folder)
-    (folder / f"{os.getpid()}.json").write_text("[[")
+    (folder / f"{os.getpid()}.jsonl").write_text("[[")
     assert worker_samples.read() is None
 
 

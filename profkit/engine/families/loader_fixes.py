@@ -1,0 +1,190 @@
+"""What to do about a loader that the steps wait for, by what it does and what it runs on."""
+
+from typing import Final
+
+from profkit.dataclass import dataclass
+from profkit.engine.context import Context
+from profkit.engine.families.loader_functions import LoaderFunction
+from profkit.engine.families.python_calls import (
+    TRANSFORMERS_PIPELINE,
+    TRANSFORMERS_TRAINER,
+    are_within,
+)
+from profkit.engine.wording import counted
+from profkit.model.events import Rows
+from profkit.patterns import regex
+from profkit.units import format_ns
+
+_MAX_WAITING_WORKERS: Final = 16
+"""Workers that wait take memory and no core."""
+_FEW_WORKERS: Final = 2
+"""On a CPU the model needs the cores itself."""
+_MORE_WORKERS: Final = 4
+_MIN_SAVED_SHARE: Final = 0.8
+"""Workers that save less of the wait are limited by the cores, which a reader should know."""
+_OPENS: Final = regex(
+    r"^(open|(np|numpy)\.load|torch\.load|(h5py|tables|pd|pandas)\.\w*(File|open_file|read_\w+)"
+    r"|(zipfile|tarfile|sqlite3|lmdb|zarr|xr|rasterio|pq|json)\.(ZipFile|open|connect|load\w*"
+    r"|open_\w+|read_table|ParquetFile))$"
+)
+"""Calls that open or read a file, as a program writes them."""
+
+
+@dataclass(frozen=True)
+class LoaderWait:
+    """How long the steps wait for batches.
+
+    Attributes:
+        rows: The waits.
+        ns: Time of the waits per step.
+        step_ns: Time of a step.
+        function: The function that makes batches slow, or None.
+    """
+
+    rows: Rows
+    ns: float
+    step_ns: float
+    function: LoaderFunction | None
+
+    @property
+    def is_of_sampler(self) -> bool:
+        """Return whether the loader takes its time for the indices of batches."""
+        return self.function is not None and self.function.part == "sampler"
+
+    @property
+    def is_for_lock(self) -> bool:
+        """Return whether the loader takes its time waiting for a lock."""
+        return self.function is not None and self.function.waits_for_lock
+
+    @property
+    def is_without_core(self) -> bool:
+        """Return whether batches are made by waiting, such as for a network."""
+        return self.function is not None and self.function.mostly_waits
+
+
+def count_cores(ctx: Context) -> int | None:
+    """Return the cores that a rank has, or None if that is not known."""
+    threads = None if ctx.trace.capture is None else ctx.trace.capture.threads
+    return None if threads is None else max(1, threads.n_cores // threads.n_ranks)
+
+
+def suggest_for_sampler(function: LoaderFunction) -> str:
+    """Return the fix of a sampler that takes long for the indices of a batch."""
+    return (
+        f"Call `{function.name}` once per epoch and not for each batch, or do less there: a "
+        "sampler runs in the main process, where workers are no help."
+    )
+
+
+def suggest_for_workers(ctx: Context, wait: LoaderWait) -> str:
+    """Return the fix of a loader that has workers."""
+    function, less = wait.function, _suggest_less(wait)
+    if function is not None and wait.is_for_lock:
+        return f"D{less[1:]}: workers wait for each other there, and more of them are no help."
+    if function is not None and wait.is_without_core:
+        return (
+            f"Raise `num_workers`, also beyond the cores: `{function.owner}` mostly waits. Or "
+            f"{less}."
+        )
+    if function is not None and function.is_mostly_idle:
+        return (
+            "Raise `prefetch_factor`, so that batches are ready ahead: the workers wait most of "
+            "the time, and more of them are no help."
+        )
+
+    capture, n_cores = ctx.trace.capture, count_cores(ctx)
+    n_workers = 0 if capture is None or capture.threads is None else capture.threads.n_workers
+    # More workers than cores would take turns.
+    if n_cores is not None and n_workers >= n_cores:
+        return (
+            f"D{less[1:]}: the loader's workers are too slow, and there are no cores for more of "
+            "them."
+        )
+    return (
+        f"Raise `num_workers` or `prefetch_factor`, or {less}: the loader's workers are too slow."
+    )
+
+
+def suggest_workers(ctx: Context, wait: LoaderWait) -> str:
+    """Return the fix of a loader that prepares batches in the loop's own process."""
+    less = _suggest_less(wait)
+    if are_within(ctx, wait.rows, TRANSFORMERS_PIPELINE):
+        return (
+            "Call the pipeline of Transformers with many inputs at once and `num_workers=1` (more "
+            "if it does not divide inputs into chunks), so that they are prepared in parallel with "
+            "the model; or do less per input."
+        )
+
+    saved_ns = saved_by_workers_ns(ctx, wait)
+    if saved_ns == 0:
+        return f"D{less[1:]}: the program has one core, which workers would share with the model."
+
+    n_workers, limit = _count_workers(ctx, wait), _describe_limit(ctx, wait, saved_ns)
+    if are_within(ctx, wait.rows, TRANSFORMERS_TRAINER):
+        return (
+            f"Pass `dataloader_num_workers={n_workers}, dataloader_persistent_workers=True` to "
+            f"`TrainingArguments`, so that batches are prepared in parallel with the model{limit}, "
+            f"or {less}."
+        )
+    # Without a GPU pinning only warns.
+    pinned = ", pin_memory=True" if ctx.has_device_work else ""
+    return (
+        f"Use `DataLoader(..., num_workers={n_workers}, persistent_workers=True{pinned})`"
+        f"{_divide_stream(wait)}, so that batches are prepared in parallel with the model{limit}, "
+        f"or {less}."
+    )
+
+
+def saved_by_workers_ns(ctx: Context, wait: LoaderWait) -> int:
+    """Return the most time per step that workers can save of a loader without.
+
+    Batches that take a core need one of those that the model has too. A GPU leaves them all.
+    """
+    n_cores = count_cores(ctx)
+    if n_cores is None or wait.is_without_core or ctx.has_device_work:
+        return round(wait.ns)
+    # No schedule is shorter than all work divided by the cores, nor than the model itself.
+    return round(min(wait.ns, wait.step_ns * (1 - 1 / n_cores)))
+
+
+def is_limited_by_cores(ctx: Context, wait: LoaderWait) -> bool:
+    """Return whether workers would save little of the wait, as the program has few cores."""
+    return saved_by_workers_ns(ctx, wait) < _MIN_SAVED_SHARE * wait.ns
+
+
+def _describe_limit(ctx: Context, wait: LoaderWait, saved_ns: int) -> str:
+    """Return how much of the wait workers save if that is not most of it, as a clause."""
+    if not is_limited_by_cores(ctx, wait):
+        return ""
+    cores = counted(count_cores(ctx) or 1, "core")
+    return f" (which saves up to {format_ns(saved_ns)} of it on {cores})"
+
+
+def _count_workers(ctx: Context, wait: LoaderWait) -> int:
+    """Count the workers that keep up with the model, as far as there are cores for them."""
+    if wait.is_without_core and not wait.is_for_lock:
+        n_needed = -(-round(wait.ns) // max(1, round(wait.step_ns - wait.ns)))
+        return max(_MORE_WORKERS, min(_MAX_WAITING_WORKERS, n_needed))
+    n_workers = _MORE_WORKERS if ctx.has_device_work else _FEW_WORKERS
+    return min(n_workers, count_cores(ctx) or _MORE_WORKERS)
+
+
+def _divide_stream(wait: LoaderWait) -> str:
+    """Return what an ``IterableDataset`` needs for workers, as a clause; empty for others."""
+    if wait.function is None or wait.function.part != "stream":
+        return ""
+    return " and divide the data by `get_worker_info()` in the dataset's `__iter__`"
+
+
+def _suggest_less(wait: LoaderWait) -> str:
+    """Return how each batch gets cheaper, as a clause that begins with ``do`` or ``don't``."""
+    function = wait.function
+    if function is None:
+        return "do less per sample in the dataset's `__getitem__`"
+    if wait.is_for_lock:
+        return f"do less while `{function.owner}` holds its lock"
+    if wait.is_without_core:
+        return "do the waits of a batch at once, such as by threads in the dataset's `__getitems__`"
+    if _OPENS.search(function.callee):
+        return f"do `{function.callee}` once per worker, if each sample reads the same file"
+    return f"do less in `{function.name}`"
