@@ -1,14 +1,15 @@
 """COM010 small-buckets: gradients are reduced in many small pieces.
 
 What it finds:
-    Training on several GPUs in which each step reduces gradients with many more all-reduces than
+    Training of several ranks in which each step reduces gradients with many more all-reduces than
     their size needs in buckets of 25 MiB: by ``DistributedDataParallel`` with a small
-    ``bucket_cap_mb``, or by a loop over the parameters.
+    ``bucket_cap_mb``, by a loop over the parameters, or by a compiled backward pass that reduces
+    each gradient.
 
 Why it matters:
     A small all-reduce takes as long as its latency, whatever its size, and the host launches each.
-    The cost is an estimate: what the steps take less in a replay in which these all-reduces take
-    the share of their time that as many as are needed would have.
+    The cost is an estimate: what the steps take less in a replay in which all but as many as are
+    needed lose that latency, for which the shortest tenth of them stands, and the host's time.
 
 How to fix it:
     Leave ``bucket_cap_mb`` at its default, or raise it. In place of a loop over parameters use
@@ -26,9 +27,9 @@ Use instead:
         model = DistributedDataParallel(model, device_ids=[local_rank])
 
 Reads:
-    All-reduces on a device that hooks of gradients start, or the program after the backward pass
-    (``ts_ns`` and ``dur_ns`` in nanoseconds), their numbers of elements and types where they were
-    recorded, the operators that start them.
+    All-reduces on a device or on host threads that hooks of gradients start, the backward pass for
+    each gradient, or the program after the backward pass (``ts_ns`` and ``dur_ns`` in nanoseconds),
+    their numbers of elements and types where they were recorded, the operators that start them.
 
 When to ignore this:
     Small buckets start earlier, which pays where the last all-reduce of a step is exposed and the
@@ -46,11 +47,19 @@ from typing import Final
 
 import numpy as np
 
-from profkit.engine.families.collectives.gradients import reduced_after_backward, reduced_by_hooks
+from profkit.engine.families.collectives.gradients import (
+    reduced_after_backward,
+    reduced_by_hooks,
+    reduced_one_by_one,
+)
 from profkit.engine.families.collectives.messages import describe_program
-from profkit.engine.families.collectives.waits import CollectiveWaits, find_device_waits
+from profkit.engine.families.collectives.waits import (
+    CollectiveWaits,
+    find_device_waits,
+    find_host_waits,
+)
 from profkit.index.distinct import distinct
-from profkit.index.intervals import covered_by
+from profkit.index.intervals import covered_by, intersect, union
 from profkit.index.ranks.delays import ELEMENT_BYTES
 from profkit.rule import (
     MISSING,
@@ -78,13 +87,17 @@ INFO = RuleInfo(
     name="small-buckets",
     title="Gradients are reduced in many small pieces",
     severity="warning",
-    needs=(needs.OPERATORS, needs.STEPS, needs.DEVICE_WORK),
+    needs=(needs.OPERATORS, needs.STEPS),
     since="0.1.0",
     no_example="It takes several processes with a GPU each.",
 )
 
 _BUCKET_BYTES: Final = 25 << 20
 """The default of ``bucket_cap_mb``."""
+_LATENCY_QUANTILE: Final = 0.1
+"""The shortest all-reduces neither wait for another rank nor transfer much."""
+_FACTORS: Final = 200
+"""Kernels are scaled by multiples of this fraction."""
 
 
 @dataclass(frozen=True)
@@ -110,12 +123,19 @@ class Thresholds:
 
 
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
-    """Yield a finding if gradients are reduced in many small pieces."""
-    waits = find_device_waits(ctx)
-    if waits is None or ctx.trace.world_size == 1:
+    """Yield a finding for all-reduces on a device, and one for those on host threads."""
+    if ctx.trace.world_size == 1:
         return
+    for waits in (find_device_waits(ctx), find_host_waits(ctx)):
+        if waits is not None:
+            yield from _find_small_reductions(ctx, waits, thresholds)
 
-    places = np.flatnonzero(reduced_by_hooks(ctx, waits) | reduced_after_backward(ctx, waits))
+
+def _find_small_reductions(
+    ctx: Context, waits: CollectiveWaits, thresholds: Thresholds
+) -> Iterator[Finding]:
+    is_of_gradients = reduced_by_hooks(ctx, waits) | reduced_after_backward(ctx, waits)
+    places = np.flatnonzero(is_of_gradients | reduced_one_by_one(ctx, waits))
     places = places[in_windows(ctx, waits.starter[places].astype(np.intp))]
     n_per_step = len(places) / len(ctx.steps)
     if n_per_step <= thresholds.min_calls_count:
@@ -168,10 +188,11 @@ def _build_finding(
     """
     rows, starter = waits.rows[places].astype(np.intp), waits.starter[places]
     ops = distinct(starter[starter != NO_ROW]).astype(np.intp)
-    change = ProgramChange(scaled=((np.concatenate((rows, ops)), kept_share),))
+    change = _merge(ctx, waits, rows, ops, kept_share)
     saving = measure_saving(ctx, change, "estimate")
     lines = ctx.costliest_lines(ops, 1)
     is_ddp = describe_program(ctx).is_ddp
+    of_gpu = "" if waits.device is None else " of the GPU"
 
     return saving.finding(
         INFO,
@@ -180,7 +201,7 @@ def _build_finding(
         message=(
             f"Gradients are reduced{at_first(lines)} by "
             f"{times_per_step(ctx, len(rows)).replace('times', 'all-reduces')}; {typical}. They "
-            f"take {time_per_step(ctx, covered_by(ctx.events, rows).total_ns)} of the GPU."
+            f"take {time_per_step(ctx, covered_by(ctx.events, rows).total_ns)}{of_gpu}."
         ),
         fix=(
             "Leave `bucket_cap_mb` of `DistributedDataParallel` at 25 MiB, or raise it."
@@ -191,3 +212,26 @@ def _build_finding(
         locations=known_locations(*lines),
         rows=rows,
     )
+
+
+def _merge(
+    ctx: Context, waits: CollectiveWaits, rows: Rows, ops: Rows, kept_share: float
+) -> ProgramChange:
+    """Return the change that some all-reduces become few: bytes are transferred as before.
+
+    Args:
+        rows: The all-reduces.
+        ops: The operators that start them.
+        kept_share: Share of them that is left.
+    """
+    dur_ns = np.maximum(ctx.events.dur_ns[rows], 1)
+    latency_ns = float(np.quantile(dur_ns, _LATENCY_QUANTILE))
+    saved_ns = np.minimum(dur_ns, latency_ns) * (1 - kept_share)
+    if waits.device is None:
+        ends_ns = ctx.events.end_ns[rows]
+        spared = union(ends_ns - saved_ns.astype(np.int64), ends_ns)
+        return ProgramChange(host_time=intersect(waits.waited, spared).pairs())
+
+    factors = np.round((1 - saved_ns / dur_ns) * _FACTORS).astype(np.int64)
+    scaled = tuple((rows[factors == n], n / _FACTORS) for n in distinct(factors).tolist())
+    return ProgramChange(scaled=(*scaled, (ops, kept_share)))

@@ -9,21 +9,29 @@ from profkit.model.finding import Finding
 from profkit.model.report import Report
 from profkit.testing import TraceBuilder
 from tests.detectors.ranks import COMM_STREAM, NCCL
+from tests.detectors.test_exposed_communication_on_host import gloo
 
 RULE = "small-buckets"
 US = 1_000
 HOOK = "autograd::engine::evaluate_function: torch::autograd::AccumulateGrad"
 OF_MODEL = "autograd::engine::evaluate_function: _CopyToModelParallelRegionBackward"
+COMPILED = "autograd::engine::evaluate_function: CompiledFunctionBackward"
 
 
 def build_program(
-    n: int, *, n_elements: int | None = 1_000, dur_ns: int = 20 * US, within: str | None = HOOK
+    n: int,
+    *,
+    n_elements: int | None = 1_000,
+    dur_ns: int = 20 * US,
+    within: str | None = HOOK,
+    n_gradients: int = 0,
 ) -> TraceBuilder:
     """Steps whose backward pass is followed by all-reduces on a stream of their own.
 
     Args:
         n_elements: Of each; None where it is not recorded.
         within: The operator that starts them; None if the program does.
+        n_gradients: Number of gradients that the pass accumulates after them.
     """
     b = TraceBuilder(stacks=True, head={"distributedInfo": {"rank": 0, "world_size": 2}})
     size = {} if n_elements is None else {"In msg nelems": n_elements, "dtype": "Float"}
@@ -35,6 +43,8 @@ def build_program(
             for _ in range(n):
                 with b.op(within) if within else nullcontext():
                     reduce(b, dur_ns, size)
+            for _ in range(n_gradients):
+                b.compute(HOOK, 2 * US)
             b.wait_for_event(b.free_at_ns())
             with b.annotation("Optimizer.step#SGD.step"):
                 b.launch(
@@ -81,14 +91,73 @@ def test_many_small_all_reduces_could_be_one(
         build_program(12, n_elements=6 << 20, dur_ns=400 * US),
         build_program(6),
         build_program(40, within=OF_MODEL),
+        build_program(40, within=OF_MODEL, n_gradients=120),
         build_program(40, n_elements=None, dur_ns=200 * US),
     ],
-    ids=["cured", "many bytes", "few", "tensor parallelism", "long ones without sizes"],
+    ids=[
+        "cured",
+        "many bytes",
+        "few",
+        "a model's",
+        "tensor parallelism",
+        "long ones without sizes",
+    ],
 )
 def test_it_is_silent_where_gradients_are_reduced_in_large_pieces(
     found: Callable[..., tuple[Finding, ...]], silent: TraceBuilder
 ) -> None:
     assert found(silent, RULE) == ()
+
+
+def test_a_compiled_backward_pass_may_reduce_each_gradient(
+    found: Callable[..., tuple[Finding, ...]],
+) -> None:
+    (finding,) = found(build_program(40, within=COMPILED, n_gradients=40), RULE)
+    assert "40 all-reduces per step" in finding.message
+    assert finding.fix.startswith("Wrap the model in `DistributedDataParallel`")
+
+
+def test_what_large_ones_transfer_is_transferred_all_the_same(
+    found: Callable[..., tuple[Finding, ...]],
+) -> None:
+    def reduce_also(n_large: int) -> TraceBuilder:
+        b = build_program(40)
+        with b.step():
+            for number in range(160):
+                with b.op(HOOK):
+                    is_large = number < n_large
+                    reduce(
+                        b,
+                        2_000 * US if is_large else 20 * US,
+                        {"In msg nelems": 1_000, "dtype": "Float"},
+                    )
+            b.wait_for_event(b.free_at_ns())
+            b.synchronize()
+        return b
+
+    (small,), (large,) = found(reduce_also(0), RULE), found(reduce_also(40), RULE)
+    assert large.cost.ns == pytest.approx(small.cost.ns, rel=0.05)
+
+
+def test_a_loop_over_parameters_on_host_threads(
+    found: Callable[..., tuple[Finding, ...]],
+) -> None:
+    def by_gloo(n: int) -> TraceBuilder:
+        b = TraceBuilder(device_names=(), head={"distributedInfo": {"rank": 0, "world_size": 2}})
+        for _ in range(3):
+            with b.step(), b.frame("train.py", 10, "train_step"):
+                b.compute("autograd::engine::evaluate_function: MmBackward0", 500 * US)
+                for _ in range(n):
+                    with b.frame("train.py", 40, "average"):
+                        gloo(b, 50 * US)
+        return b
+
+    assert found(by_gloo(2), RULE) == ()
+    (finding,) = found(by_gloo(40), RULE)
+    # One of 40 remains.
+    assert finding.cost.per_step_ns == pytest.approx(39 * 50 * US, rel=0.02)
+    assert finding.locations[0].line == 40
+    assert "of the GPU" not in finding.message
 
 
 def test_one_rank_has_nobody_to_reduce_with(found: Callable[..., tuple[Finding, ...]]) -> None:

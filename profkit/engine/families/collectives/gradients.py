@@ -13,6 +13,9 @@ from profkit.model.torch_names import BACKWARD, EVALUATE_FUNCTION
 from profkit.patterns import regex
 
 _ACCUMULATE: Final = regex(rf"^{EVALUATE_FUNCTION}torch::autograd::AccumulateGrad$")
+_BACKWARD_NODE: Final = regex(rf"^{EVALUATE_FUNCTION}")
+_MAX_DIFFERENCE_SHARE: Final = 0.02
+"""A recording may begin or end within a step."""
 _ALL_REDUCE: Final = frozenset({"all-reduce"})
 
 
@@ -53,6 +56,23 @@ def reduced_by_hooks(ctx: Context, waits: CollectiveWaits) -> Mask:
     ``AccumulateGrad``.
     """
     return are_started_within(ctx, waits, _ACCUMULATE) & waits.are_of_kinds(_ALL_REDUCE)
+
+
+def reduced_one_by_one(ctx: Context, waits: CollectiveWaits) -> Mask:
+    """Return all-reduces in the backward pass, outside of hooks, that are one for each gradient.
+
+    A compiled backward pass may reduce each gradient itself. Layers of the model that reduce over
+    ranks have more gradients than reductions: tensor parallelism, ``SyncBatchNorm``. Shape of
+    ``waits.rows``.
+    """
+    in_backward = are_started_within(ctx, waits, _BACKWARD_NODE) & waits.are_of_kinds(_ALL_REDUCE)
+    in_backward &= ~reduced_by_hooks(ctx, waits)
+    gradients = np.flatnonzero(rows_named(ctx.events, _ACCUMULATE, *RECORD_FUNCTIONS))
+    n_gradients = np.count_nonzero(ctx.step_of(gradients) >= 0)
+    starters = waits.starter[in_backward].astype(np.intp)
+    n_reductions = np.count_nonzero(ctx.step_of(starters) >= 0)
+    is_for_each = abs(n_reductions - n_gradients) <= _MAX_DIFFERENCE_SHARE * n_gradients
+    return np.asarray(in_backward & is_for_each)
 
 
 def reduced_after_backward(ctx: Context, waits: CollectiveWaits) -> Mask:
