@@ -275,9 +275,9 @@ class LoaderWorkers:
 
     Attributes:
         n_workers: Number of workers.
-        n_samples: Number of samples in all of them.
-        sampled_ns: Time that the samples represent, that of waiting for work included; in the
-            program's sampled steps, if the workers have samples there.
+        n_samples: Number of samples in all of them; in the program's sampled steps, if the workers
+            have samples there.
+        sampled_ns: Time that these samples represent, that of waiting for work included.
         fetching_ns: Time within ``sampled_ns`` in which workers prepared batches.
         functions: The functions in which they did at any time, most time first.
     """

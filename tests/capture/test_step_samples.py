@@ -207,6 +207,9 @@ def test_time_between_two_steps_is_in_none(steps: Steps) -> None:
     steps.samples.step_begins()
     steps.sample(20, line=5)
     steps.end()
+    # What follows the last whole step counts neither as a step nor as a pause.
+    steps.clock.now_ns += 500 * MS
+    steps.samples.step_begins()
 
     result = steps.samples.summarize()
     assert result is not None

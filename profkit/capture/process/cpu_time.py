@@ -57,6 +57,15 @@ def main_delayed_ns() -> int:
     return _read_delayed_ns(_SCHEDULING_OF_MAIN) or 0
 
 
+def main_ready_ns() -> int | None:
+    """Return how long the main thread ran or was ready to run; None where it is not known."""
+    try:
+        ran_ns, delayed_ns, *_ = map(int, _SCHEDULING_OF_MAIN.read_text().split())
+    except (OSError, ValueError):
+        return None
+    return ran_ns + delayed_ns
+
+
 def _read_delayed_ns(scheduling: Path = _SCHEDULING) -> int | None:
     """Return how long a thread was ready to run and had no core; None where it is not known.
 

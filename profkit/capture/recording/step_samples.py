@@ -70,7 +70,7 @@ class StepSamples:
         self._stacks: dict[tuple[Calls, int], StackTime] = {}
         self._n_samples = self._n_steps = 0
         self._began_ns = self._ended_ns = self._sampled_ns = 0
-        self._unsampled_ns = self._paused_ns = 0
+        self._unsampled_ns = self._pause_ns = self._paused_ns = 0
         self._clock: CpuClock | None = None
         self._waiting_share = 1.0
 
@@ -100,11 +100,11 @@ class StepSamples:
 
     def step_begins(self) -> None:
         """Leave the time since the last step ended out, such as that of starting a recording."""
-        paused_ns = time.perf_counter_ns() - self._ended_ns
-        if self._state is not _State.SAMPLING or paused_ns < _PAUSE_NS:
+        pause_ns = time.perf_counter_ns() - self._ended_ns
+        if self._state is not _State.SAMPLING or pause_ns < _PAUSE_NS:
             return
         self._in_step = []
-        self._paused_ns += paused_ns
+        self._pause_ns = pause_ns
         # The next sample also represents what was not sampled yet of the step before.
         self._sampled_ns = time.time_ns() - self._unsampled_ns
 
@@ -124,6 +124,8 @@ class StepSamples:
             self._count(calls, instruction, spent)
             self._add_span(at_ns - spent.ns, at_ns)
         self._n_steps += 1
+        self._paused_ns += self._pause_ns
+        self._pause_ns = 0
         self._ended_ns = time.perf_counter_ns()
         self._unsampled_ns = max(0, time.time_ns() - self._sampled_ns)
 

@@ -32,6 +32,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from profkit.capture.process import cpu_time
 from profkit.capture.process.stack_sampler import StackSample, StackSampler
 from profkit.capture.process.thread_stacks import Call, Calls
 from profkit.capture.process.wrappers import replace_attribute
@@ -125,19 +126,18 @@ def read(steps: Sequence[Span] = ()) -> LoaderWorkers | None:
         steps: When the program's own steps were sampled, in order.
     """
     stacks: dict[_Key, StackTime] = {}
-    n_workers = n_samples = n_in_steps = waiting_ns = 0
+    n_workers = waiting_ns = 0
     at_any_time, in_steps = _Busy(), _Busy()
     for samples in _read_files():
         n_workers += 1
         for sample in samples:
             calls, instruction = sample.key
             spent_ns, in_fetch = sample.spent.ns, _below_fetch(calls)
-            n_samples += 1
             at_any_time.add(spent_ns, is_busy=in_fetch is not None)
 
             in_steps_ns = _overlap_ns(steps, sample.end_ns - spent_ns, sample.end_ns)
-            n_in_steps += in_steps_ns > 0
-            in_steps.add(in_steps_ns, is_busy=in_fetch is not None)
+            if in_steps_ns:
+                in_steps.add(in_steps_ns, is_busy=in_fetch is not None)
 
             if in_fetch is not None:
                 waiting_ns += sample.spent.waiting_ns
@@ -145,10 +145,10 @@ def read(steps: Sequence[Span] = ()) -> LoaderWorkers | None:
 
     if not stacks:
         return None
-    busy = in_steps if n_in_steps >= _MIN_IN_STEPS else at_any_time
+    busy = in_steps if in_steps.n_samples >= _MIN_IN_STEPS else at_any_time
     return LoaderWorkers(
         n_workers=n_workers,
-        n_samples=n_samples,
+        n_samples=busy.n_samples,
         sampled_ns=busy.sampled_ns,
         fetching_ns=busy.busy_ns,
         functions=find_sampled_calls(stacks, SourceFiles(), waiting_ns),
@@ -159,11 +159,13 @@ def read(steps: Sequence[Span] = ()) -> LoaderWorkers | None:
 class _Busy:
     """Sampled time of workers, and how much of it they prepared batches."""
 
+    n_samples: int = 0
     sampled_ns: int = 0
     busy_ns: int = 0
 
     def add(self, ns: int, *, is_busy: bool) -> None:
         """Add the time of a sample."""
+        self.n_samples += 1
         self.sampled_ns += ns
         self.busy_ns += ns if is_busy else 0
 
@@ -236,6 +238,7 @@ class _WorkerSamples:
         self._number_of: dict[_Key, int] = {}
         self._new_stacks: list[_Key] = []
         self._new_samples: list[tuple[int, int, dict[str, int]]] = []
+        self._ready_ns = cpu_time.main_ready_ns()
         self._sampled_ns = time.time_ns()
         self._until_ns = self._sampled_ns + _MAX_NS
         self._written_ns = self._sampled_ns
@@ -258,7 +261,14 @@ class _WorkerSamples:
                 continue
             elapsed_ns = max(0, sample.time_ns - self._sampled_ns)
             self._sampled_ns = sample.time_ns
-            self._keep((sample.calls, sample.instruction), time_of_sample(sample, elapsed_ns))
+            spent = time_of_sample(sample, elapsed_ns)
+            ready_ns = cpu_time.main_ready_ns()
+            if ready_ns is not None and self._ready_ns is not None:
+                # By the system's accounts, as a sample also waits where there is no core.
+                waiting_ns = elapsed_ns - (ready_ns - self._ready_ns)
+                spent.waiting_ns = min(elapsed_ns, max(0, waiting_ns))
+            self._ready_ns = ready_ns
+            self._keep((sample.calls, sample.instruction), spent)
 
         if self._sampled_ns >= self._written_ns + _WRITE_INTERVAL_NS:
             self._written_ns = self._sampled_ns

@@ -4,7 +4,7 @@ from typing import Final
 
 from profkit.dataclass import dataclass
 from profkit.engine.context import Context
-from profkit.engine.families.loader_functions import LoaderFunction
+from profkit.engine.families.loader_functions import LoaderFunction, are_workers_idle
 from profkit.engine.families.python_calls import (
     TRANSFORMERS_PIPELINE,
     TRANSFORMERS_TRAINER,
@@ -86,7 +86,7 @@ def suggest_for_workers(ctx: Context, wait: LoaderWait) -> str:
             f"Raise `num_workers`, also beyond the cores: `{function.owner}` mostly waits. Or "
             f"{less}."
         )
-    if function is not None and function.is_mostly_idle:
+    if are_workers_idle(ctx):
         return (
             "Raise `prefetch_factor`, so that batches are ready ahead: the workers wait most of "
             "the time, and more of them are no help."

@@ -94,11 +94,6 @@ class LoaderFunction:
         is_lock = self.callee.rpartition(".")[2] in {"", "acquire", "get_lock"}
         return self.mostly_waits and self.library == "multiprocessing" and is_lock
 
-    @property
-    def is_mostly_idle(self) -> bool:
-        """Tell whether the workers wait most of the time, so that more of them are no help."""
-        return self.busy_share is not None and self.busy_share < _MIN_BUSY
-
 
 def find_function_in_loop(ctx: Context, loop: Location) -> LoaderFunction | None:
     """Find where a loader without workers spends its time, or None if no function stands out.
@@ -126,6 +121,15 @@ def workers_busy_share(ctx: Context) -> float | None:
     """Return the share of their time in which workers prepare batches, or None without samples."""
     workers = None if ctx.trace.capture is None else ctx.trace.capture.loader_workers
     return None if workers is None else workers.fetching_ns / max(1, workers.sampled_ns)
+
+
+def are_workers_idle(ctx: Context) -> bool:
+    """Return whether workers wait most of the time, beyond chance, so that more are no help."""
+    busy_share = workers_busy_share(ctx)
+    workers = None if ctx.trace.capture is None else ctx.trace.capture.loader_workers
+    if workers is None or busy_share is None:
+        return False
+    return is_beyond_chance(1 - busy_share, workers.n_samples, 1 - _MIN_BUSY)
 
 
 def find_hidden_waits(ctx: Context, waited_ns: int) -> HiddenWaits | None:
