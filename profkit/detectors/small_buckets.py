@@ -43,6 +43,7 @@ Source:
 """
 
 from collections.abc import Iterator
+from math import prod
 from typing import Final
 
 import numpy as np
@@ -58,6 +59,7 @@ from profkit.engine.families.collectives.waits import (
     find_device_waits,
     find_host_waits,
 )
+from profkit.index.compute.inputs import parse_inputs
 from profkit.index.distinct import distinct
 from profkit.index.intervals import covered_by, intersect, union
 from profkit.index.ranks.delays import ELEMENT_BYTES
@@ -94,6 +96,7 @@ INFO = RuleInfo(
 
 _BUCKET_BYTES: Final = 25 << 20
 """The default of ``bucket_cap_mb``."""
+_GRADIENT_BYTES: Final = 4
 _LATENCY_QUANTILE: Final = 0.1
 """The shortest all-reduces neither wait for another rank nor transfer much."""
 _FACTORS: Final = 200
@@ -134,8 +137,12 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
 def _find_small_reductions(
     ctx: Context, waits: CollectiveWaits, thresholds: Thresholds
 ) -> Iterator[Finding]:
-    is_of_gradients = reduced_by_hooks(ctx, waits) | reduced_after_backward(ctx, waits)
-    places = np.flatnonzero(is_of_gradients | reduced_one_by_one(ctx, waits))
+    is_of_gradients = reduced_by_hooks(ctx, waits)
+    # A thread of the host runs one after the other while the loop waits: exposed-communication.
+    if waits.device is not None:
+        is_of_gradients |= reduced_after_backward(ctx, waits)
+    is_of_gradients |= reduced_one_by_one(ctx, waits)
+    places = np.flatnonzero(is_of_gradients)
     places = places[in_windows(ctx, waits.starter[places].astype(np.intp))]
     n_per_step = len(places) / len(ctx.steps)
     if n_per_step <= thresholds.min_calls_count:
@@ -166,9 +173,25 @@ def _find_sizes(ctx: Context, waits: CollectiveWaits, places: Rows) -> Int64s | 
     rows = waits.rows[places]
     count, kind = events.n_in.at(rows), events.element_type.at(rows)
     if (count == MISSING).any() or (kind == MISSING).any():
-        return None
+        n_bytes = [_find_input_bytes(ctx, row) for row in waits.starter[places].tolist()]
+        return np.array(n_bytes) if all(n_bytes) else None
     width = [ELEMENT_BYTES.get(events.names[number], 0) for number in kind.tolist()]
     return np.asarray(count * np.array(width))
+
+
+def _find_input_bytes(ctx: Context, row: int) -> int:
+    """Find the bytes of an operator's tensors by their recorded shapes, or 0 without those."""
+    events = ctx.events
+    if row == NO_ROW:
+        return 0
+    columns = (events.input_dims, events.input_types)
+    dims, types = (int(column.at(np.array([row]))[0]) for column in columns)
+    if MISSING in {dims, types}:
+        return 0
+    inputs = parse_inputs(events.names[dims], events.names[types], "")
+    tensors = () if inputs is None else inputs.tensors
+    # Of a list of tensors torch may not record the type: gradients have no more than this.
+    return sum(prod(shape) * (width or _GRADIENT_BYTES) for shape, width in tensors)
 
 
 def _build_finding(

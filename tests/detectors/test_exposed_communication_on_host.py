@@ -1,6 +1,7 @@
 """exposed-communication finds collectives on host threads that the step waits for."""
 
 from collections.abc import Callable
+from typing import Any
 
 from profkit.model.finding import Finding
 from profkit.testing import TraceBuilder
@@ -12,11 +13,17 @@ Found = Callable[..., tuple[Finding, ...]]
 
 
 def gloo(
-    b: TraceBuilder, dur_ns: int, *, copies: bool = False, beside: bool = False, op: bool = True
+    b: TraceBuilder,
+    dur_ns: int,
+    *,
+    copies: bool = False,
+    beside: bool = False,
+    op: bool = True,
+    **inputs: Any,  # noqa: ANN401  (of several types)
 ) -> None:
     """Add an all-reduce that a thread of gloo runs, and ``beside`` it the caller's next work."""
     if op:
-        with b.op("c10d::allreduce_", self_ns=10 * US):
+        with b.op("c10d::allreduce_", self_ns=10 * US, **inputs):
             pass
     start = b.now_ns
     with b.thread(GLOO), b.annotation("gloo:all_reduce"):

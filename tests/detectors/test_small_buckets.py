@@ -139,7 +139,7 @@ def test_what_large_ones_transfer_is_transferred_all_the_same(
     assert large.cost.ns == pytest.approx(small.cost.ns, rel=0.05)
 
 
-def test_a_loop_over_parameters_on_host_threads(
+def test_small_buckets_on_host_threads(
     found: Callable[..., tuple[Finding, ...]],
 ) -> None:
     def by_gloo(n: int) -> TraceBuilder:
@@ -148,14 +148,14 @@ def test_a_loop_over_parameters_on_host_threads(
             with b.step(), b.frame("train.py", 10, "train_step"):
                 b.compute("autograd::engine::evaluate_function: MmBackward0", 500 * US)
                 for _ in range(n):
-                    with b.frame("train.py", 40, "average"):
-                        gloo(b, 50 * US)
+                    with b.op(HOOK), b.frame("train.py", 40, "backward"):
+                        gloo(b, 400 * US, dims=[[[1_000]]], types=["TensorList"])
         return b
 
     assert found(by_gloo(2), RULE) == ()
     (finding,) = found(by_gloo(40), RULE)
-    # One of 40 remains.
-    assert finding.cost.per_step_ns == pytest.approx(39 * 50 * US, rel=0.02)
+    # The first bucket and one more remain of 40.
+    assert finding.cost.per_step_ns == pytest.approx(38 * 400 * US, rel=0.02)
     assert finding.locations[0].line == 40
     assert "of the GPU" not in finding.message
 

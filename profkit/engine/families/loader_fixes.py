@@ -23,9 +23,8 @@ _MORE_WORKERS: Final = 4
 _MIN_SAVED_SHARE: Final = 0.8
 """Workers that save less of the wait are limited by the cores, which a reader should know."""
 _OPENS: Final = regex(
-    r"^(open|(np|numpy)\.load|torch\.load|(h5py|tables|pd|pandas)\.\w*(File|open_file|read_\w+)"
-    r"|(zipfile|tarfile|sqlite3|lmdb|zarr|xr|rasterio|pq|json)\.(ZipFile|open|connect|load\w*"
-    r"|open_\w+|read_table|ParquetFile))$"
+    r"^(open|(np|numpy|torch|json|joblib|soundfile)\.load|h5py\.File|(pd|pandas|pl)\.read_\w+"
+    r"|zipfile\.ZipFile|(tarfile|lmdb|zarr|rasterio)\.open|sqlite3\.connect|pq\.read_table)$"
 )
 """Calls that open or read a file, as a program writes them."""
 
