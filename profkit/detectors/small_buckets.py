@@ -186,6 +186,7 @@ def _find_input_bytes(ctx: Context, row: int) -> int:
         return 0
     columns = (events.input_dims, events.input_types)
     dims, types = (int(column.at(np.array([row]))[0]) for column in columns)
+
     if MISSING in {dims, types}:
         return 0
     inputs = parse_inputs(events.names[dims], events.names[types], "")

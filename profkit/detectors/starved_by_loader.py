@@ -234,6 +234,7 @@ def _build_hidden_finding(
     location = next(location for location, _ in ctx.by_line(rows))
     sampled = _find_sampled_function(ctx, loader, location)
     wait = LoaderWait(rows, hidden.waiting_ns, hidden.step_ns, sampled)
+
     # No replay of the recorded steps can save what they do not wait for.
     return INFO.finding(
         confidence="medium",

@@ -221,6 +221,13 @@ def test_more_workers_are_advised_where_they_have_cores(
     assert fix in finding.fix
 
 
+def test_workers_that_the_loop_waits_for_are_not_called_idle(found: Found) -> None:
+    (finding,) = found(with_full_queue(60, busy_share=0.1, wait_ms=35), RULE)
+    assert "busy" not in finding.message
+    assert finding.evidence["workers_busy_share"] is None
+    assert not finding.fix.startswith("Raise `prefetch_factor`")
+
+
 def without_workers(n_cores: int, *functions: SampledFunction) -> TraceBuilder:
     """Return steps that wait 8 of 10 ms for a loader without workers."""
     b = recording(functions, step(workers=False))

@@ -52,6 +52,28 @@ class _State(Enum):
     OVER = auto()
 
 
+class _StepTimes:
+    """When the sampled steps began and ended, and the pauses between them.
+
+    Attributes:
+        pause_ns: The pause before the step that goes on.
+        paused_ns: All pauses before the last step that has ended.
+        unsampled_ns: Time between the last sample and the end of that step.
+    """
+
+    began_ns = ended_ns = pause_ns = paused_ns = unsampled_ns = 0
+
+    @property
+    def steps_ns(self) -> int:
+        """Return the time of the steps that have ended."""
+        return self.ended_ns - self.began_ns - self.paused_ns
+
+    def end_step(self, now_ns: int) -> None:
+        """End a step."""
+        self.paused_ns += self.pause_ns
+        self.pause_ns, self.ended_ns = 0, now_ns
+
+
 class StepSamples:
     """Samples one thread from the first boundary of its steps until there are enough samples.
 
@@ -69,8 +91,8 @@ class StepSamples:
         self._spans: list[Span] = []
         self._stacks: dict[tuple[Calls, int], StackTime] = {}
         self._n_samples = self._n_steps = 0
-        self._began_ns = self._ended_ns = self._sampled_ns = 0
-        self._unsampled_ns = self._pause_ns = self._paused_ns = 0
+        self._sampled_ns = 0
+        self._times = _StepTimes()
         self._clock: CpuClock | None = None
         self._waiting_share = 1.0
 
@@ -86,7 +108,7 @@ class StepSamples:
         """
         if self._state is not _State.READY:
             return
-        self._began_ns = self._ended_ns = time.perf_counter_ns()
+        self._times.began_ns = self._times.ended_ns = time.perf_counter_ns()
         self._sampled_ns = time.time_ns()
         self._clock = CpuClock()
         self._state = _State.SAMPLING
@@ -100,13 +122,13 @@ class StepSamples:
 
     def step_begins(self) -> None:
         """Leave the time since the last step ended out, such as that of starting a recording."""
-        pause_ns = time.perf_counter_ns() - self._ended_ns
+        pause_ns = time.perf_counter_ns() - self._times.ended_ns
         if self._state is not _State.SAMPLING or pause_ns < _PAUSE_NS:
             return
         self._in_step = []
-        self._pause_ns = pause_ns
+        self._times.pause_ns = pause_ns
         # The next sample also represents what was not sampled yet of the step before.
-        self._sampled_ns = time.time_ns() - self._unsampled_ns
+        self._sampled_ns = time.time_ns() - self._times.unsampled_ns
 
     def step_ended(self, is_recorded: bool) -> None:  # noqa: FBT001  (the state of one step)
         """Count the samples of a step, and stop where that makes enough of them.
@@ -124,13 +146,12 @@ class StepSamples:
             self._count(calls, instruction, spent)
             self._add_span(at_ns - spent.ns, at_ns)
         self._n_steps += 1
-        self._paused_ns += self._pause_ns
-        self._pause_ns = 0
-        self._ended_ns = time.perf_counter_ns()
-        self._unsampled_ns = max(0, time.time_ns() - self._sampled_ns)
+        self._times.end_step(time.perf_counter_ns())
+        self._times.unsampled_ns = max(0, time.time_ns() - self._sampled_ns)
 
         has_enough = self._n_samples >= ENOUGH_SAMPLES and not is_recorded
-        if has_enough or self._ended_ns - self._began_ns >= MAX_NS or not self._sampler.is_on:
+        is_long = self._times.ended_ns - self._times.began_ns >= MAX_NS
+        if has_enough or is_long or not self._sampler.is_on:
             self.stop()
 
     def stop(self) -> None:
@@ -158,7 +179,7 @@ class StepSamples:
         sampled_ns = sum(spent.ns for spent in self._stacks.values())
         functions = find_sampled_calls(self._stacks, files, self._waiting_share * sampled_ns)
 
-        steps_ns = self._ended_ns - self._began_ns - self._paused_ns - own_ns
+        steps_ns = self._times.steps_ns - own_ns
         if not functions or not self._n_steps or steps_ns <= 0:
             return None
 

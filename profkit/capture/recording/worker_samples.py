@@ -9,7 +9,7 @@ Nothing of the program is replaced in its objects: torch looks up the function t
 when it makes the process, and finds one here that calls the original.
 
 A worker has nothing to do while the loop waits for something else, such as for a profiler to start.
-So how busy workers are is told of the time in which the loop's own steps were sampled.
+So how busy workers are is known for the time in which the loop's own steps were sampled.
 
 Source: ``_MultiProcessingDataLoaderIter.__init__`` in ``torch/utils/data/dataloader.py``, which
 passes ``_utils.worker._worker_loop`` as the target of a process; ``fetch`` in
@@ -202,7 +202,7 @@ class _SampledLoop:
         """Return what makes the function in another process."""
         # Another Python may not be able to import profkit.
         executable = multiprocessing.spawn.get_executable()
-        is_same = executable is not None and os.fsdecode(executable) == sys.executable
+        is_same = os.fsdecode(executable or "") == sys.executable
         if _state.folder and is_same:
             return _import_sampled, (_state.folder,)
         return pkgutil.resolve_name, (f"{_MODULE}:{_LOOP}",)

@@ -15,7 +15,7 @@ from profkit.engine.families.sampled_python import (
     is_beyond_chance,
     step_samples,
 )
-from profkit.model.capture_info import LOADER_PARTS, SampledFunction, SampledPart
+from profkit.model.capture_info import LOADER_PARTS, SampledFunction, SampledPart, SampledTime
 from profkit.model.location import MODULE_LEVEL, Location
 from profkit.patterns import regex
 
@@ -23,6 +23,8 @@ _MIN_SHARE: Final = 0.2
 """A function with a smaller share of the loader's time is not what makes it slow."""
 _MIN_BUSY: Final = 0.5
 """Workers that prepare batches for less of their time wait most of it."""
+_MIN_PLAUSIBLE: Final = 0.5
+"""Samples of few processes on a busy machine have errors."""
 _MIN_WAITING_SHARE: Final = 0.5
 """A function that waits for less of its time needs a core."""
 _SLEEP: Final = regex(r"(^|\.)sleep$")
@@ -118,9 +120,26 @@ def find_function_in_workers(ctx: Context) -> LoaderFunction | None:
 
 
 def workers_busy_share(ctx: Context) -> float | None:
-    """Return the share of their time in which workers prepare batches, or None without samples."""
-    workers = None if ctx.trace.capture is None else ctx.trace.capture.loader_workers
-    return None if workers is None else workers.fetching_ns / max(1, workers.sampled_ns)
+    """Return the share of their time in which workers prepare batches, or None if unknown.
+
+    While the loop waits, a worker prepares what it waits for. Samples that have little of that are
+    too few, or the batch is on its way.
+    """
+    capture, samples = ctx.trace.capture, step_samples(ctx)
+    workers = None if capture is None else capture.loader_workers
+    if capture is None or workers is None:
+        return None
+
+    busy_share = workers.fetching_ns / max(1, workers.sampled_ns)
+    waiting_share = 0.0 if samples is None else _waiting_ns(samples) / max(1, samples.running_ns)
+    n_workers = workers.n_workers if capture.threads is None else capture.threads.n_workers
+    is_plausible = busy_share * max(1, n_workers) >= _MIN_PLAUSIBLE * waiting_share
+    return busy_share if is_plausible else None
+
+
+def _waiting_ns(samples: SampledTime) -> int:
+    """Return the time of samples in a loader, or waiting for one."""
+    return sum(function.ns for function in samples.functions if function.part in LOADER_PARTS)
 
 
 def are_workers_idle(ctx: Context) -> bool:

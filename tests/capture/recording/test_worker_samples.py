@@ -121,9 +121,8 @@ def test_how_busy_workers_are_is_told_of_the_sampled_steps() -> None:
     assert (read().fetching_ns, read().sampled_ns) == (20 * second, 40 * second)
     samples_of_steps = worker_samples.read([(0, 15 * second), (25 * second, 30 * second)])
     assert samples_of_steps is not None
-    assert (samples_of_steps.fetching_ns, samples_of_steps.sampled_ns) == (
-        15 * second, 20 * second,
-    )  # fmt: skip
+    busy_ns, sampled_ns = samples_of_steps.fetching_ns, samples_of_steps.sampled_ns
+    assert (busy_ns, sampled_ns) == (15 * second, 20 * second)
     few = worker_samples.read([(0, 5 * second)])
     assert few is not None
     assert few.sampled_ns == 40 * second
