@@ -282,7 +282,7 @@ def _describe_filling(device: SnapshotDevice, n_devices: int) -> str:
     with_stack = sum(site.bytes for site in device.peak_sites if site.location.file)
     if site is not None and with_stack >= _MIN_USE_SHARE * total > 0:
         share = format_share(site.bytes / total)
-        return f"The {size} {moment} of many lines, at most {share} each{at(site.location)}."
+        return f"The {size} {moment} of many lines, the largest {share}{at(site.location)}."
 
     reserved, active = device.reserved_bytes, device.active_bytes
     free = f"{format_bytes(reserved - active)} ({format_share(1 - active / max(reserved, 1))})"

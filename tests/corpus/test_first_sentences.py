@@ -214,7 +214,7 @@ SNAPSHOT_CONTENTS = {
         )
         for rank in range(4)
     },
-    "facebookresearch-output": "of many lines, at most 4.4% each",
+    "facebookresearch-output": "of many lines, the largest 4.4% at foo.py:1483",
     "felixburton7-dump-snapshot-v2": "Of the 44.0 MiB reserved on cuda:0 24.0 MiB (54%) are free",
     "felixburton7-dump-snapshot": "Of the 182 MiB reserved on cuda:0 97.4 MiB (54%) are free",
     "hugepandacoder-cuda-single-step": "49% from 1784485557.py:6 and 49% from 1784485557.py:2",

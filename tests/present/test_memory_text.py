@@ -220,7 +220,7 @@ def test_a_peak_of_many_lines_names_the_largest() -> None:
     many = replace(device, oom=(), peak_sites=sites)
     summary = Summary(0, memory=MemorySummary(devices=(many,)))
     first, *_ = memory_sentences(replace(report, summary=summary))
-    assert first == "The 33.7 GiB peak of cuda:0 is of many lines, at most 2.5% each at a.py:0."
+    assert first == "The 33.7 GiB peak of cuda:0 is of many lines, the largest 2.5% at a.py:0."
 
 
 def test_figures_that_end_before_the_program_are_shown_with_their_last_step() -> None:
