@@ -174,6 +174,10 @@ def _suggest_workers_fix(leak: Leak) -> str:
 
     if leak.copied_share >= MAIN_SHARE:
         return arrays
+    if limit_fix(leak) or holder_name(leak):
+        return limit_fix(leak) or (
+            f"Limit {quoted(holder_name(leak))}, or store nothing in it: each worker has its own."
+        )
     if leak.made_share >= MAIN_SHARE:
         return limit
     return f"{limit} If it stores nothing there: {arrays[0].lower()}{arrays[1:]}"

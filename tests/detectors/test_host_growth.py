@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from profkit.model.finding import Finding
 from profkit.model.live_memory import Chain, TensorShape
+from profkit.model.location import Frame
 from profkit.model.report import Report
 from profkit.testing import LiveBuilder
 
@@ -26,6 +27,7 @@ WORKERS: dict[str, object] = {
     "stack_basis": "unknown",
 }
 """Growth in the workers of a loader, in which no holder is searched."""
+LINE = (Frame("/home/me/train.py", 31, "__getitem__"),)
 
 
 def test_arrays_that_accumulate_are_reported_by_type_and_holder(
@@ -212,3 +214,34 @@ def test_code_that_is_compiled_in_every_step_is_to_be_compiled_once(
     )
     (finding,) = found(b, RULE)
     assert finding.fix.startswith("Compile once before the loop: each call at train.py:31")
+
+
+def test_workers_are_reported_with_the_container_of_their_data_set(
+    found: Found, watched: Watched
+) -> None:
+    chain = Chain("instance", ("Pictures", ".seen"), "list", name="Pictures.seen")
+    (finding,) = found(
+        watched(**WORKERS | {"chains": (chain,), "stack": LINE, "made_share": 1.0}), RULE
+    )
+    assert finding.message.endswith(
+        "(steps 1 to 200): most likely `Pictures.seen`, to which train.py:31 adds in each worker."
+    )
+    assert finding.fix == (
+        "Limit `Pictures.seen`, or store nothing in it: each worker has its own."
+    )
+    assert finding.severity == "warning"
+
+    (uncertain,) = found(watched(**WORKERS | {"chains": (chain,), "stack": LINE}), RULE)
+    assert "a part of it may be records of operators" in uncertain.message
+    assert uncertain.severity == "note"
+
+
+def test_a_cache_of_samples_in_workers_is_a_note(found: Found, watched: Watched) -> None:
+    chain = Chain(
+        "instance", ("Pictures", ".cache"), "dict", name="Pictures.cache", is_by_sample=True
+    )
+    (finding,) = found(
+        watched(**WORKERS | {"chains": (chain,), "stack": LINE, "made_share": 1.0}), RULE
+    )
+    assert finding.severity == "note"
+    assert finding.message.endswith("is full once each sample of the data set was read.")

@@ -23,6 +23,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
+from profkit.capture.memory.monitor.dataset_containers import note_iterator
 from profkit.capture.memory.monitor.leak_monitor import LeakMonitor
 from profkit.capture.memory.monitor.step_boundaries import (
     LeadingOptimizer,
@@ -330,9 +331,10 @@ class StepFinder:
             for name in _BEFORE_OPTIMIZER:
                 self._remove_hook(name)
 
-    def _on_batch(self, _batches: object) -> None:
+    def _on_batch(self, batches: object) -> None:
         """Handle a loader that is about to return a batch."""
         if self._in_main_thread():
+            note_iterator(batches)
             self._report("loader")
 
     def _on_user_step(self) -> None:

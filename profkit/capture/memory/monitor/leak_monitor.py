@@ -11,13 +11,13 @@ import sys
 import threading
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Final
 
 from profkit.capture.memory.monitor.budget import Budget, BudgetSpent
 from profkit.capture.memory.monitor.growth_inspections import Classified, GrowthInspections
 from profkit.capture.memory.monitor.host_peak import read_peak_bytes
 from profkit.capture.memory.monitor.instruments import Instruments
 from profkit.capture.memory.monitor.live_tensors import MAX_STORAGES
+from profkit.capture.memory.monitor.loader_workers import MIN_UNCERTAIN_BYTES
 from profkit.capture.memory.monitor.monitor_states import (
     RESTS,
     Evaluated,
@@ -47,9 +47,6 @@ from profkit.capture.memory.monitor.series import Lack
 from profkit.capture.process import console, environment, signals
 from profkit.model.live_memory import Leak, LiveMemory
 from profkit.units import format_bytes
-
-MIN_UNCERTAIN_BYTES: Final = 64 << 10
-"""Growth of loader workers per step, of unknown cause, that is mentioned."""
 
 
 class LeakMonitor:

@@ -17,22 +17,31 @@ import math
 import multiprocessing.process
 import os
 from collections.abc import Iterator
-from dataclasses import field
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Final
 
 import numpy as np
 
+from profkit.capture.memory.monitor.allocation_sites import with_site
+from profkit.capture.memory.monitor.dataset_containers import Addition, find_addition
 from profkit.capture.memory.monitor.series import MAX_SAMPLES, growth_of
 from profkit.capture.process.malloc_stats import Heap
 from profkit.dataclass import dataclass
-from profkit.index.trend import median_slope
+from profkit.index.trend import Trend, median_slope
 from profkit.model.growth import growth
-from profkit.model.live_memory import Leak
+from profkit.model.live_memory import Chain, Leak
 
 MIN_BYTES_PER_STEP: Final = 8192.0
 """Least growth of a worker that is reported, in bytes per step: two pages, as parts of its
 interpreter are copied too."""
+MIN_UNCERTAIN_BYTES: Final = 64 << 10
+"""Growth of loader workers per step, of unknown cause, that is mentioned."""
+_SAMPLES_OF_GROWTH: Final = 2
+"""Measurements of a worker after which its data set is looked for."""
+_MAX_SEARCHES: Final = 3
+_MAIN_SHARE: Final = 0.5
+"""Share of the growth that copies must be for it to be no container's."""
 _WORKER_NAMES: Final = frozenset({"pt_data_worker"})
 """torch's names for the main thread of a worker."""
 _KIB: Final = 1024
@@ -82,6 +91,8 @@ class Workers:
         self._was_tracing = False
         self._current: _Measured | None = None
         self._longest: _Measured | None = None
+        self._addition: Addition | None = None
+        self._n_searches = 0
 
     def note_tracing(self) -> None:
         """Note that steps are being traced.
@@ -116,6 +127,12 @@ class Workers:
         if self._current is None or sizes is None:
             return None
 
+        # While the loop runs, whose loader may be gone at the end.
+        is_due = self._addition is None and len(self._current.samples) == _SAMPLES_OF_GROWTH
+        if is_due and self._n_searches < _MAX_SEARCHES:
+            self._n_searches += 1
+            self._addition = find_addition()
+
         self._current.samples.append((step, *sizes))
         if len(self._current.samples) > MAX_SAMPLES:
             del self._current.samples[: MAX_SAMPLES // 2 : 2]
@@ -134,8 +151,7 @@ class Workers:
         trend = growth_of((steps, grown), MIN_BYTES_PER_STEP)
         if trend is None:
             every = growth_of((steps, private.astype(np.float64)), MIN_BYTES_PER_STEP)
-            self.uncertain_per_step = 0 if every is None else round(worker.n * every.per_step)
-            return None
+            return None if every is None else self._build_uncertain(worker, every)
 
         made = 0.0
         if not worker.may_be_traced:
@@ -149,24 +165,59 @@ class Workers:
         if worker.may_be_traced and not copied:
             return None
 
-        return Leak(
-            kind="workers",
-            device="workers",
-            per_step_bytes=round(worker.n * trend.per_step),
-            bytes=round(worker.n * trend.per_step * n_steps),
-            n=worker.n,
-            first_step=trend.first_step,
-            last_step=trend.last_step,
-            type="",
+        leak = replace(
+            _build_leak(worker, trend),
             copied_share=copied / trend.per_step,
             made_share=min(made / trend.per_step, 1.0),
             growth=growth(steps, worker.n * grown),
         )
+        is_copied = leak.copied_share >= _MAIN_SHARE
+        return leak if self._addition is None or is_copied else _with_addition(leak, self._addition)
+
+    def _build_uncertain(self, worker: _Measured, trend: Trend) -> Leak | None:
+        """Build growth that may be of records of operators; None if nothing else explains it."""
+        addition, leak = self._addition, _build_leak(worker, trend)
+        if addition is None or addition.is_by_sample or leak.per_step_bytes < MIN_UNCERTAIN_BYTES:
+            self.uncertain_per_step = leak.per_step_bytes
+            return None
+        steps, private, _ = np.array(worker.samples, np.int64).T
+        leak = replace(leak, growth=growth(steps, worker.n * private.astype(np.float64)))
+        return _with_addition(leak, addition)
 
     def _update_longest(self) -> None:
         n_known = len(self._longest.samples) if self._longest is not None else 0
         if self._current is not None and len(self._current.samples) >= n_known:
             self._longest = self._current
+
+
+def _build_leak(worker: _Measured, trend: Trend) -> Leak:
+    """Build the growth of all workers from that of one."""
+    n_steps = trend.last_step - trend.first_step
+    return Leak(
+        kind="workers",
+        device="workers",
+        per_step_bytes=round(worker.n * trend.per_step),
+        bytes=round(worker.n * trend.per_step * n_steps),
+        n=worker.n,
+        first_step=trend.first_step,
+        last_step=trend.last_step,
+        type="",
+    )
+
+
+def _with_addition(leak: Leak, addition: Addition) -> Leak:
+    """Return a leak with the container of the data set that most likely grows."""
+    owner, _, attribute = addition.name.rpartition(".")
+    chain = Chain(
+        "instance",
+        (owner, f".{attribute}"),
+        addition.container,
+        name=addition.name,
+        is_by_sample=addition.is_by_sample,
+    )
+    # The line is read in the source, and was not seen to run.
+    sited = with_site(replace(leak, chains=(chain,)), (addition.place,))
+    return replace(sited, stack_basis="unknown")
 
 
 def _worker_pids() -> Iterator[int]:

@@ -159,7 +159,11 @@ def cause_of(leak: Leak) -> Cause:
     retained exception usually has a graph, and both are freed with the exception.
     """
     chain = main_chain(leak)
-    if leak.kind not in {"garbage", "native"} and chain is not None and leak.limit_bytes is None:
+    if (
+        leak.kind not in {"garbage", "native", "workers"}
+        and chain is not None
+        and leak.limit_bytes is None
+    ):
         if chain.kind in _BY_HOLDER:
             return _BY_HOLDER[chain.kind]
         if is_named_cache(chain) and graph_share(leak) < _MOSTLY_GRAPH_SHARE:

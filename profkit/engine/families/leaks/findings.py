@@ -187,6 +187,9 @@ def _severity(leak: Leak, sure: Confidence, limits: LeakThresholds) -> Severity:
     # Caches of plans and of samples grow no more once they are full.
     if leak.is_for_new_shapes or (chain is not None and chain.is_by_sample):
         return "note"
+    # Of workers that were started while a step was recorded, a part may be profkit's own.
+    if leak.kind == "workers" and chain is not None and not leak.made_share:
+        return "note"
     if grown >= limits.error_step_bytes and sure == "high":
         return "error"
     return "warning" if grown >= limits.warning_step_bytes else "note"

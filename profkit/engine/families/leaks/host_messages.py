@@ -5,6 +5,7 @@ from typing import Final
 from profkit.engine.families.leaks.messages import (
     allocation_and_holder,
     growth_text,
+    holder_name,
     leak_location,
     leak_message,
     limit_sentence,
@@ -70,9 +71,21 @@ def _describe_workers(leak: Leak) -> str:
         share = format_share(leak.copied_share)
         share = "all" if share == _ALL else f"at least {share}"
         return f"{text}. {share.capitalize()} of it is copies of objects of the main process."
+    if holder_name(leak):
+        return sentences(f"{text}: {_describe_addition(leak)}.", limit_sentence(leak))
     if leak.made_share >= MAIN_SHARE:
         return f"{text}. The workers retain objects that they create."
     return (
         f"{text}. It may be copies of objects of the main process, or objects that the workers "
         "retain in memory that the main process had freed."
     )
+
+
+def _describe_addition(leak: Leak) -> str:
+    holder, place = quoted(holder_name(leak)), leak_location(leak).place
+    if leak.made_share < MAIN_SHARE:
+        return (
+            f"most likely {holder}, to which {place} adds, although a part of it may be records of "
+            "operators that profkit has left behind"
+        )
+    return f"most likely {holder}, to which {place} adds in each worker"
