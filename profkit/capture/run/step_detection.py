@@ -234,6 +234,10 @@ class StepFinder:
         iterator: Any = dataloader._BaseDataLoaderIter  # noqa: SLF001  (torch has no hook for it)
         fetch = wrappers.before(iterator.__next__, unless_paused(self._on_batch))
         self._unhook["loaders"] = wrappers.replace_attribute(iterator, "__next__", fetch)
+        if self._plan.monitor_memory:
+            with_workers: Any = dataloader._MultiProcessingDataLoaderIter  # noqa: SLF001
+            begin = wrappers.before(with_workers.__init__, note_iterator)
+            self._unhook["workers"] = wrappers.replace_attribute(with_workers, "__init__", begin)
 
     def _on_program_profiler(self, name: str) -> None:
         """Yield to a profiler of the program, in any thread. The session ends itself."""
@@ -331,10 +335,9 @@ class StepFinder:
             for name in _BEFORE_OPTIMIZER:
                 self._remove_hook(name)
 
-    def _on_batch(self, batches: object) -> None:
+    def _on_batch(self, _batches: object) -> None:
         """Handle a loader that is about to return a batch."""
         if self._in_main_thread():
-            note_iterator(batches)
             self._report("loader")
 
     def _on_user_step(self) -> None:

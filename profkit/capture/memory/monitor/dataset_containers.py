@@ -27,7 +27,6 @@ from profkit.capture.memory.holders.links import is_a
 from profkit.capture.memory.holders.roots import is_class_of_program
 from profkit.capture.source.user_code import Place
 
-_ITERATOR: Final = "_MultiProcessingDataLoaderIter"
 _MAX_WRAPPERS: Final = 8
 """Data sets of torch around each other, as ``Subset``, that are looked into."""
 _MAX_FILE_BYTES: Final = 1 << 20
@@ -54,7 +53,7 @@ class Addition(NamedTuple):
 
 
 class _Noted:
-    """The iterator of a loader with workers that has fetched last.
+    """The iterator of a loader with workers that was made last.
 
     Attributes:
         iterator: Returns it, or None once it is gone: profkit keeps no loader alive.
@@ -67,13 +66,12 @@ _noted: Final = _Noted()
 
 
 def note_iterator(iterator: object) -> None:
-    """Note that a loader is about to fetch a batch."""
-    if type(iterator).__name__ == _ITERATOR and _noted.iterator() is not iterator:
-        _noted.iterator = weakref.ref(iterator)
+    """Note the iterator of a loader that is about to start workers."""
+    _noted.iterator = weakref.ref(iterator)
 
 
 def find_addition() -> Addition | None:
-    """Find the one container that the data set of the loader in use adds to, or None."""
+    """Find the one container that the data set of the latest loader adds to, or None."""
     namespace = namespace_of(_noted.iterator()) or {}
     dataset = _unwrap(namespace.get("_dataset"))
     found = set() if dataset is None else set(_find_additions(dataset))

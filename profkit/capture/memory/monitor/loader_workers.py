@@ -48,7 +48,8 @@ _KIB: Final = 1024
 _NS_PER_BYTE: Final = 0.04
 """Time to measure a process: 9 ms for 220 MB resident, with Linux 6.18."""
 _INTERVAL_DIVISOR: Final = 3
-"""Steps between two measurements: this part of the steps so far, and at least the minimum."""
+"""Steps between two measurements: this part of the steps that the worker has been measured for, and
+at least the minimum."""
 _MIN_INTERVAL: Final = 4
 """Least number of steps between two measurements, or two looks for workers."""
 
@@ -122,7 +123,9 @@ class Workers:
 
     def read(self, step: int) -> int | None:
         """Measure the private bytes of the current worker; None if the system reports none."""
-        self._next_step = step + max(_MIN_INTERVAL, step // _INTERVAL_DIVISOR)
+        samples = [] if self._current is None else self._current.samples
+        n_measured = step - samples[0][0] if samples else 0
+        self._next_step = step + max(_MIN_INTERVAL, n_measured // _INTERVAL_DIVISOR)
         sizes = None if self._current is None else _read_sizes(self._current.pid)
         if self._current is None or sizes is None:
             return None
