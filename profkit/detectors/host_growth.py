@@ -33,7 +33,8 @@ Reads:
     (``bytes`` in bytes), beyond tensors and graphs; the sizes of all objects at some steps,
     allocation sites and holders. Growth is native if neither these objects nor the traced
     allocations are 30 % of it; the heap is then measured at each line and operator of a few steps.
-    Of a loader's workers one is sampled: the pages that it shares with no other process.
+    Of a loader's workers one is sampled: the pages that it shares with no other process. What its
+    data set adds to is read in the source of the data set's class.
 
 When to ignore this:
     The program collects its results on purpose and has memory for all of them. Growth without a
