@@ -25,6 +25,7 @@ from rich.console import Console
 from rich.text import Text
 
 import profkit
+from docs import fired
 from profkit.cli.main import group
 from profkit.engine.registry import rules
 from profkit.model.difference import Difference
@@ -91,6 +92,7 @@ def pages() -> dict[str, str]:
     """The pages of the reference: paths below ``docs/reference`` and texts."""
     every = {f"rules/{rule.INFO.id}-{rule.INFO.name}.md": rule_page(rule) for rule in rules()}
     every["rules/README.md"] = catalogue()
+    every["rules/fired.md"] = fired.build_page()
     every["commands.md"] = commands()
     every["report.md"] = report_layout()
     every["difference.md"] = difference_layout()
@@ -151,7 +153,8 @@ def attributes(kind: type[Any]) -> dict[str, str]:
 
 def catalogue() -> str:
     """The table of all rules, by family."""
-    parts = ["# Rules", "`profkit rules` lists them, `profkit rules ID` shows one's page."]
+    head = "`profkit rules` lists them, `profkit rules ID` shows one's page. "
+    parts = ["# Rules", f"{head}[What has made each rule fire](fired.md) lists what they found."]
     for family, subject in FAMILIES.items():
         members = [rule.INFO for rule in rules() if rule.INFO.id.startswith(family)]
         if members:

@@ -91,7 +91,6 @@ INFO = RuleInfo(
     severity="warning",
     needs=(needs.OPERATORS, needs.STEPS),
     since="0.1.0",
-    no_example="It takes several processes with a GPU each.",
 )
 
 _BUCKET_BYTES: Final = 25 << 20

@@ -82,7 +82,6 @@ INFO = RuleInfo(
     severity="warning",
     needs=(needs.OPERATORS,),
     since="0.1.0",
-    no_example="It takes several processes with DistributedDataParallel.",
 )
 
 

@@ -65,7 +65,6 @@ INFO = RuleInfo(
     severity="note",
     needs=(needs.OPERATORS,),
     since="0.1.0",
-    no_example="It takes several processes with DistributedDataParallel.",
 )
 
 # Earlier versions of torch wrote `torch::distributed::reducer::`.

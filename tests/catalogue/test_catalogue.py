@@ -37,7 +37,7 @@ ROOT = Path(__file__).parents[2]
 TESTS = ROOT / "tests" / "detectors"
 TABLES = (
     "traces/programs.json", "examples/gpu/expected.json", "examples/host/expected.json",
-    "examples/leaks/expected.json",
+    "examples/leaks/expected.json", "examples/ranks/expected.json",
 )  # fmt: skip
 UNITS = ("_ns", "_bytes", "_share", "_ratio", "_count")
 OWN = tuple(rule for rule in rules() if rule.__name__.startswith("profkit."))
