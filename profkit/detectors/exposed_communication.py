@@ -101,15 +101,13 @@ from profkit.rule import (
     dataclass,
     event_ids,
     format_ns,
-    format_share,
     known_locations,
     needs,
     reaches_share,
-    time_per_step,
+    time_with_share,
     times_per_step,
     together,
     windows,
-    windows_ns,
 )
 
 DEVICE_COLLECTIVES: Final = Need(
@@ -260,15 +258,17 @@ def _name_longest(sites: list[CollectiveSite], total_ns: int) -> str:
 
 
 def _build_message(ctx: Context, waits: CollectiveWaits, longest_site: str, n: int) -> str:
-    total_ns = waits.waited.total_ns
-    share = format_share(total_ns / windows_ns(ctx))
+    waited_ns, exposed_ns = waits.waited.total_ns, waits.exposed_ns
     longest = format_ns(int(waits.share_ns.max()))
     subject = "Nothing is computed" if waits.device is None else "The GPU computes nothing"
     place = " on host threads" if waits.device is None else ""
-    return (
-        f"{subject} for {time_per_step(ctx, total_ns)} ({share}) while collectives run{place}, "
-        f"{times_per_step(ctx, n)}{longest_site}; the longest wait is {longest}. {_OF_ONE_RANK}"
-    )
+    calls = f"while collectives run{place}, {times_per_step(ctx, n)}{longest_site}"
+
+    # The parts of a step have all of this time, also before anything else has been launched.
+    waited = time_with_share(ctx, waited_ns)
+    exposed = time_with_share(ctx, exposed_ns)
+    of_it = "" if waited == exposed else f". The program waits for them {waited} of it"
+    return f"{subject} for {exposed} {calls}{of_it}; the longest wait is {longest}. {_OF_ONE_RANK}"
 
 
 def over_ranks(job: JobContext, rank: int, finding: Finding) -> Finding:

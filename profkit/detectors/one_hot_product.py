@@ -8,7 +8,8 @@ Why it matters:
     The product of a one-hot vector and a matrix is a row of the matrix. An embedding reads that row
     alone; the product multiplies all other rows by zero, the vectors take as much memory as all
     classes of each index, and the backward pass multiplies them once more. The cost is a replay in
-    which these operators take an assumed tenth.
+    which these operators take the share of the values that an embedding reads and writes, and at
+    most an assumed tenth.
 
 How to fix it:
     ``nn.Embedding`` on the indices. The weight of an ``nn.Linear`` without a bias, transposed, is
@@ -84,7 +85,8 @@ class Thresholds:
     Attributes:
         min_classes_count: Minimum classes: with a few dozen, the product is as fast as a lookup.
         min_saved_share: Minimum share of the steps that the fix saves.
-        assumed_kept_share: Assumed share of their time that an embedding takes.
+        assumed_kept_share: Assumed share of their time that an embedding takes at most: with few
+            classes and indices, that of operators with little work.
     """
 
     min_classes_count: int = 64
@@ -94,6 +96,8 @@ class Thresholds:
 
 _ONE_HOT: Final = regex(r"^aten::one_hot$")
 _CONVERTS: Final = regex(r"^aten::(to|_to_copy|type|type_as)$")
+_PASSES: Final = 4
+"""Passes of an embedding and its gradient over what they read and write."""
 _MULTIPLIES: Final = regex(r"^aten::(linear|matmul|mm|addmm|bmm)$")
 
 
@@ -119,7 +123,8 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     for location, product in _find_products(ctx, thresholds):
         rows = outermost_calls(ctx.events, ctx.tree, united(product.made, product.rows))
         computing = find_computing(ctx, rows)
-        change = ProgramChange(scaled=((computing, thresholds.assumed_kept_share),))
+        kept = min(thresholds.assumed_kept_share, _read_share(product))
+        change = ProgramChange(scaled=((computing, kept),))
         saving = measure_saving(ctx, change, "estimate")
         if not saving.reaches(thresholds.min_saved_share):
             continue
@@ -146,6 +151,16 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
             },
             spans=spent.pairs(),
         )
+
+
+def _read_share(product: _Product) -> float:
+    """Return the share of the values that an embedding reads and writes, of those of the product.
+
+    Each index reads one of the matrix's rows. The gradient of the matrix is filled and written
+    once, where the product reads it for each index.
+    """
+    n_indices = max(1, n_elements(product.indices))
+    return _PASSES * (1 / product.n_classes + 1 / n_indices)
 
 
 def _find_products(ctx: Context, thresholds: Thresholds) -> Iterator[tuple[Location, _Product]]:

@@ -318,7 +318,8 @@ def _build_message(ctx: Context, place: str, mostly: str, total_ns: int, idle_ns
     waits = f"waits {time_per_step(ctx, total_ns)} ({share}) for its next batch"
     text = f"The loop{place} {waits}{mostly}."
     if ctx.has_device_work:
-        return f"{text} The GPU is idle for {format_ns(idle_ns / len(ctx.steps))} of it."
+        idle = f"{format_ns(idle_ns / len(ctx.steps))} ({format_share(idle_ns / windows_ns(ctx))})"
+        return f"{text} The GPU is idle for {idle} of it."
     return text
 
 

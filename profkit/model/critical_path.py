@@ -32,7 +32,7 @@ class PathKind(IntEnum):
     """A blocking call returns, or takes time of its own; the work that it waits for is a segment
     of its own kind."""
     DATA_WAIT = 4
-    """The program waits for its next batch."""
+    """The program waits for its next batch, or workers take longer for one than the steps."""
     LAUNCH_LATENCY = 5
     """From a launch to the start of its work."""
     KERNEL = 6
@@ -66,8 +66,9 @@ class PathPart:
         kind: ``operator``: a PyTorch operator on the host. ``python``: Python, or anything else of
             the host outside of operators. ``runtime``: a call of the runtime or driver, such as a
             launch or an allocation. ``sync``: a blocking call itself, without the device work that
-            it waits for. ``data-wait``: the wait for the next batch. ``launch-latency``: from a
-            launch to the start of its work. ``kernel``, ``copy`` (copies and fills) and
+            it waits for. ``data-wait``: the wait for the next batch, or workers that
+            take longer for one than the steps. ``launch-latency``: from a launch to the start of
+            its work. ``kernel``, ``copy`` (copies and fills) and
             ``communication`` (kernels of collectives): work of a device. ``gap``: between two works
             of a stream, or nothing that the recording shows. ``unrecorded``: a device worked on
             something that is not in the recording.

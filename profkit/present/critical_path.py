@@ -13,7 +13,7 @@ _LABELS: Final[dict[PathKindName, str]] = {
     "python": "Python",
     "runtime": "runtime calls",
     "sync": "syncs",
-    "data-wait": "waiting for data",
+    "data-wait": "loading data",
     "launch-latency": "launch latency",
     "kernel": "kernels",
     "copy": "copies and fills",
@@ -40,18 +40,18 @@ _MOST: Final = 0.5
 
 
 def path_label(kind: PathKindName) -> str:
-    """Return the label of a kind of segments, such as ``waiting for data``."""
+    """Return the label of a kind of segments, such as ``loading data``."""
     return _LABELS[kind]
 
 
 def path_title(path: CriticalPathSummary) -> str:
     """``Critical path per step (shares of 142 ms)``: it may be longer than a step."""
-    per_step = "" if path.per_step_ns is None else " per step"
-    return f"Critical path{per_step} (shares of {format_ns(path.mean_ns)})"
+    of = " of the whole recording" if path.per_step_ns is None else " per step"
+    return f"Critical path{of} (shares of {format_ns(path.mean_ns)})"
 
 
 def main_kinds(path: CriticalPathSummary, *, everything: bool = False) -> str:
-    """``kernels 36.6%, waiting for data 33.1%, operators 25.3%``.
+    """``kernels 36.6%, loading data 33.1%, operators 25.3%``.
 
     Args:
         everything: Whether to list all kinds instead of the main ones.

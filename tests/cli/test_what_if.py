@@ -46,7 +46,7 @@ def test_the_text_has_the_times_the_changes_and_the_path(
 
     table = {line[:24].strip(): line[24:].split() for line in lines if line.startswith("  ")}
     assert table["kernels"] == ["100", "µs", "40.0", "µs", "-60.0", "µs"]
-    assert table["waiting for data"] == ["20.0", "µs", "0", "ns", "-20.0", "µs"]
+    assert table["loading data"] == ["20.0", "µs", "0", "ns", "-20.0", "µs"]
     assert table["total"] == ["131", "µs", "49.0", "µs", "-82.0", "µs"]
     assert captured.err == ""
 

@@ -98,6 +98,18 @@ def test_a_tenth_of_the_step_is_the_threshold(found: Found, exchange_ns: int, n:
     assert len(found(b, RULE)) == n
 
 
+def test_of_all_exposed_time_it_says_how_much_is_waited_for(found: Found) -> None:
+    # The optimizer is launched 94 µs after the start of an exchange of 150 µs.
+    (finding,) = found(build_training(late_ns=386 * US), RULE)
+    assert finding.evidence["exposed_ns"] == 4 * 150 * US
+    assert finding.evidence["waited_ns"] == 4 * 56 * US
+    assert (
+        "nothing for 150 µs per step (29%) while collectives run, once per step, mostly all-reduce "
+        "in average (train.py:30). The program waits for them 56.0 µs per step (11%) of it; the "
+        "longest wait is 56.0 µs." in finding.message
+    )
+
+
 def test_an_collective_while_the_host_has_launched_nothing_else_is_not_waited_for(
     found: Found,
 ) -> None:

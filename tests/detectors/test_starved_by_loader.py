@@ -53,7 +53,7 @@ def test_it_names_the_loop_and_what_to_write(found: Found) -> None:
     assert (finding.locations[0].file, finding.locations[0].line) == ("train.py", 5)
     assert finding.message == (
         "The loop in main (train.py:5) waits 500 µs per step (98%) for its next batch. The GPU is "
-        "idle for 450 µs of it."
+        "idle for 450 µs (88%) of it."
     )
     assert "num_workers=4" in finding.fix
 

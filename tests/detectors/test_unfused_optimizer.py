@@ -39,9 +39,10 @@ def training(
     return b
 
 
-def test_on_a_gpu_it_costs_nine_tenths_of_the_operators_host_time(found: Found) -> None:
+def test_on_a_gpu_it_costs_nine_tenths_of_the_operators_and_python(found: Found) -> None:
     (finding,) = found(training(), RULE)
-    assert finding.cost.per_step_ns == 90 * 9_000
+    # Nothing follows the last step, in which a kernel of 1.5 µs takes longer than its launch.
+    assert finding.cost.ns == 3 * (90 * 9_000 + 89 * 1_000) - 89 * 500
     assert finding.cost.basis == "estimate"
     assert (finding.severity, finding.confidence, finding.n) == ("warning", "high", 3)
     assert finding.evidence["n_operators_per_step"] == 90
@@ -69,17 +70,33 @@ def test_a_device_that_is_behind_saves_nothing(found: Found) -> None:
 
 
 @pytest.mark.parametrize(
-    ("optimizer", "kept_share"), [("Adam", 0.35), ("AdamW", 0.35), ("Adagrad", 0.65), ("SGD", 0.85)]
+    ("optimizer", "kept_share"), [("Adam", 0.33), ("AdamW", 0.33), ("Adagrad", 0.45), ("SGD", 0.7)]
 )
 def test_on_a_cpu_it_costs_what_a_fused_step_was_measured_to_save(
     found: Found, optimizer: str, kept_share: float
 ) -> None:
     b = training(mark=f"Optimizer.step#{optimizer}.step", on_gpu=False)
     (finding,) = found(b, RULE)
-    assert finding.cost.per_step_ns == pytest.approx(90 * 10_000 * (1 - kept_share))
+    # Of 10 µs, 2 µs are those of any operator. Between two of them there is 1 µs of Python.
+    assert finding.cost.per_step_ns == 90 * 10_000 - round(90 * 8_000 * kept_share) + 89 * 1_000
     assert finding.confidence == "medium"
     assert f"`fused=True` to `torch.optim.{optimizer}` (on a CPU from torch 2.4" in finding.fix
     assert "kernels" not in finding.message
+
+
+def test_sgd_without_momentum_saves_dispatches_on_a_cpu(found: Found) -> None:
+    (finding,) = found(training(("aten::add_",) * 90, on_gpu=False), RULE)
+    assert finding.cost.per_step_ns == 90 * 2_000 + 89 * 1_000
+
+
+def test_adam_reads_its_steps_in_a_loop_on_a_cpu(found: Found) -> None:
+    mark = "Optimizer.step#Adam.step"
+    (without,) = found(training(LOOP * 30, mark=mark, on_gpu=False), RULE)
+    (finding,) = found(training((*LOOP, "aten::item") * 30, mark=mark, on_gpu=False), RULE)
+    assert finding.cost.per_step_ns == (without.cost.per_step_ns or 0) + 30 * 11_000
+    # Other operators and long pauses of the loop stay, with the Python beside them.
+    (finding,) = found(training((*LOOP, "aten::dot") * 30, mark=mark, on_gpu=False), RULE)
+    assert finding.cost.per_step_ns == (without.cost.per_step_ns or 0) - 29 * 1_000
 
 
 def test_an_optimizer_without_a_fused_step_on_a_cpu_is_not_reported(found: Found) -> None:
@@ -149,7 +166,8 @@ def test_a_closure_within_the_step_does_not_count(found: Found, *, is_fused: boo
                 b.advance(1_000)
                 b.launch(name, kernel="elementwise", host_ns=10_000, device_ns=500)
     findings = found(b, RULE)
-    assert [finding.cost.per_step_ns for finding in findings] == ([] if is_fused else [60 * 9_000])
+    saved_ns = 3 * (60 * 9_000 + 59 * 1_000) - 59 * 500
+    assert [finding.cost.ns for finding in findings] == ([] if is_fused else [saved_ns])
 
 
 def test_operators_outside_an_optimizer_are_not_an_optimizer(found: Found) -> None:

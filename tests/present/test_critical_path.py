@@ -42,7 +42,7 @@ def test_the_main_kinds_are_the_three_longest_above_a_hundredth() -> None:
     assert path_title(path) == "Critical path per step (shares of 500 ns)"
     assert (
         path_title(replace(path, n_steps=0, per_step_ns=None))
-        == "Critical path (shares of 1.00 µs)"
+        == "Critical path of the whole recording (shares of 1.00 µs)"
     )
 
 

@@ -239,20 +239,19 @@ def test_the_critical_path_has_three_lines_and_all_of_them_with_verbose() -> Non
 
     head, kernels, data, end = lines[at : at + 4]
     assert head == (
-        "Critical path per step (shares of 174 ms): kernels 50%, waiting for data 37%, "
-        "operators 12%"
+        "Critical path per step (shares of 174 ms): kernels 50%, loading data 37%, operators 12%"
     )
     assert kernels == (
-        "  kernels           86.7 ms   50% "
+        "  kernels       86.7 ms   50% "
         "lib/model.py:12, mostly vectorized_elementwise_kernel<…> (25%)"
     )
-    assert data.startswith("  waiting for data  65.0 ms   37% model.py:12, mostly void at::native")
+    assert data.startswith("  loading data  65.0 ms   37% model.py:12, mostly void at::native")
     assert data.endswith(" (19%)")
     assert end == ""
 
     verbose = text(reports.build_gpu_report(), width=100, verbose=True)
     assert "operators 12%, gaps 0.6%" in " ".join(verbose.split())
-    assert "\n  operators         21.3 ms   12% model.py:12, " in verbose
+    assert "\n  operators     21.3 ms   12% model.py:12, " in verbose
 
 
 def test_a_name_with_less_than_half_of_its_line_is_called_the_longest() -> None:
@@ -408,6 +407,6 @@ def test_no_line_end_separates_a_figure_from_its_unit() -> None:
 
 
 def test_all_kernels_keep_a_readable_name() -> None:
-    shown = text(reports.build_gpu_report(), width=80)
+    shown = text(reports.build_gpu_report(), width=76)
     assert "void at::native" not in shown
     assert "mostly vectorized_e" in shown

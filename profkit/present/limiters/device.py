@@ -217,8 +217,12 @@ def _describe_longest_wait(window: Window, wait: _DeviceWait) -> str:
     line = next((line for line in lines if line.kind in _ON_HOST), None)
     if line is None or wait.kind != "idle-host" or line.kind != "runtime":
         return ""
+    # A cold start is before the first device work, or has a sentence of its own.
+    path = window.path
+    cold_ns = 0.0 if path is None else path.cold_start_ns / max(1, path.n_steps)
     waited_ns = wait.share * window.breakdown.mean_ns
-    if line.main_share * line.mean_ns < _MIN_HOST_SHARE * line.share * waited_ns:
+    main_ns = line.mean_ns * line.main_share / line.share - cold_ns
+    if main_ns < _MIN_HOST_SHARE * waited_ns:
         return ""
     return f", the longest in `{main_short_name(line)}`{describe_place(line)}"
 
