@@ -128,6 +128,8 @@ INFO = RuleInfo(
 
 _MAX_UNMATCHED_SHARE: Final = 0.01
 """Share of the exposed time of unmatched calls from which the message names it."""
+_NEARLY_ALL: Final = 0.95
+"""With so much of the exposed time, the part that is waited for needs no sentence."""
 _OF_ONE_RANK: Final = (
     "Waiting for slower ranks is included: the trace of one rank cannot tell it from the transfer."
 )
@@ -265,9 +267,9 @@ def _build_message(ctx: Context, waits: CollectiveWaits, longest_site: str, n: i
     calls = f"while collectives run{place}, {times_per_step(ctx, n)}{longest_site}"
 
     # The parts of a step have all of this time, also before anything else has been launched.
-    waited = time_with_share(ctx, waited_ns)
+    waited = f". The program waits for them {time_with_share(ctx, waited_ns)} of it"
+    of_it = "" if waited_ns >= _NEARLY_ALL * exposed_ns else waited
     exposed = time_with_share(ctx, exposed_ns)
-    of_it = "" if waited == exposed else f". The program waits for them {waited} of it"
     return f"{subject} for {exposed} {calls}{of_it}; the longest wait is {longest}. {_OF_ONE_RANK}"
 
 

@@ -163,7 +163,7 @@ def _build_findings(
     """
     optimizer = optimizer_of(name)
     work, _ = ctx.launched_by(ops)
-    change = _fuse(ctx, ops) if len(work) else _fuse_on_cpu(ctx, optimizer, calls, ops)
+    change = _build_change(ctx, ops) if len(work) else _build_cpu_change(ctx, optimizer, calls, ops)
     saving = measure_saving(ctx, change, "estimate")
     if not saving.reaches(thresholds.min_saved_share):
         return
@@ -196,14 +196,14 @@ def _build_findings(
     )
 
 
-def _fuse(ctx: Context, ops: Rows) -> ProgramChange:
+def _build_change(ctx: Context, ops: Rows) -> ProgramChange:
     """Build the change to one operator for all parameters on a GPU."""
     return ProgramChange(
         scaled=((ops, KEPT_ON_GPU),), host_time=find_python_between(ctx, ops).pairs()
     )
 
 
-def _fuse_on_cpu(ctx: Context, optimizer: str, calls: Rows, ops: Rows) -> ProgramChange:
+def _build_cpu_change(ctx: Context, optimizer: str, calls: Rows, ops: Rows) -> ProgramChange:
     """Build the change to a fused step on a CPU; an empty one if the class has none there."""
     kept = _KEPT_ON_CPU.get(optimizer)
     if kept is None:
