@@ -1,9 +1,10 @@
 """Runs programs in turn, and prints the mean time of some of their steps: those profkit records.
 
-A step is from the end of an optimizer step to the end of the next one. Its CPU time is that of the
-main thread, which these programs run on; without it, it is also what other programs took.
+A step is from the end of an optimizer step to the end of the next one, or with ``--calls`` from a
+call of the model to the next one. Its CPU time is that of the main thread, which these programs run
+on; without it, it is also what other programs took.
 
-Run: ``python examples/truth/timed.py STEPS PROGRAM [ARGS…] [-- PROGRAM [ARGS…]]``
+Run: ``python examples/truth/timed.py [--calls] STEPS PROGRAM [ARGS…] [-- PROGRAM [ARGS…]]``
 """
 
 import json
@@ -14,11 +15,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 FIRST: Final = 4
 """Steps that do not count: ``profkit run`` skips two and warms up in two."""
-ORDER: Final[Sequence[int]] = (0, 1, 1, 0) * 2
+ORDER: Final[Sequence[int]] = (0, 1, 1, 0)
 """In which order two programs run: what drifts with time is the same for both."""
 PREFIX: Final = "step times: "
 
@@ -47,11 +49,20 @@ def step_times(n_steps: int, command: Sequence[str], ends_ns: list[tuple[int, in
 def main() -> None:
     """Run the programs of the command line."""
     ends_ns: list[tuple[int, int]] = []
+    # Of several optimizers, and of modules in modules, the first one's calls are the steps.
+    first: list[object] = []
 
-    def note(*_: Any) -> None:  # noqa: ANN401  (the hook's arguments)
-        ends_ns.append((time.perf_counter_ns(), time.thread_time_ns()))
+    def note(caller: object, *_: Any) -> None:  # noqa: ANN401  (the hook's arguments)
+        if not ends_ns:
+            first[:] = [caller]
+        if caller is first[0]:
+            ends_ns.append((time.perf_counter_ns(), time.thread_time_ns()))
 
-    register_optimizer_step_post_hook(note)
+    if sys.argv[1] == "--calls":
+        del sys.argv[1]
+        register_module_forward_pre_hook(note)
+    else:
+        register_optimizer_step_post_hook(note)
     n_steps, words = int(sys.argv[1]), sys.argv[2:]
     commands, order = [words], ORDER[:1]
     if "--" in words:
