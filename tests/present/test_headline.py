@@ -761,6 +761,26 @@ def test_the_line_of_later_steps_is_not_that_of_the_first_one(tmp_path: Path) ->
     assert "step on the CPU: 100% at train (train.py:7), aten::mm." in text
 
 
+@pytest.mark.parametrize(("name", "is_import"), [("_find_and_load", True), ("prepare", False)])
+def test_imports_in_the_first_of_two_steps_are_not_part_of_the_mean(
+    tmp_path: Path, name: str, *, is_import: bool
+) -> None:
+    b = TraceBuilder(device_names=(), stacks=True)
+    for number in range(2):
+        with b.step(), b.frame("train.py", 7, "train"):
+            if not number:
+                file = "<frozen importlib._bootstrap>" if is_import else "prepare.py"
+                with b.frame(file, 1165, name):
+                    b.advance(300 * reports.MS)
+            b.compute("aten::mm", 10 * reports.MS)
+    text = headline(analyze(b.write(tmp_path / "t.json"), strict=True))
+    first = (
+        "The first step takes 310 ms, 300 ms of it for imports. Operators take 100% of each later "
+    )
+    assert text.startswith(first) == is_import
+    assert ("later" in text) == is_import
+
+
 def test_one_long_step_comes_with_its_line(tmp_path: Path) -> None:
     b = TraceBuilder(device_names=(), stacks=True)
     for number in range(4):

@@ -8,7 +8,13 @@ from typing import Final
 from profkit.model.report import Report
 from profkit.present.limiters.candidates import MAJORITY, Candidate, Cause
 from profkit.present.limiters.lines import PYTHON, describe_main_line
-from profkit.present.limiters.window import BUSY_MACHINE, MIN_SHARE, Window, find_path_of
+from profkit.present.limiters.window import (
+    BUSY_MACHINE,
+    MIN_SHARE,
+    Window,
+    find_import_time,
+    find_path_of,
+)
 from profkit.units import format_ns, format_share
 
 _MIN_OTHER_STEPS: Final = 2
@@ -44,6 +50,7 @@ def _describe_first_steps(window: Window, cold_ns: int) -> Candidate:
     reasons = {
         "while a CUDA graph is captured": find_captured_time(window.report),
         "for launches that first load code and libraries": cold_ns,
+        "for imports": find_import_time(window.report.summary.critical_path),
     }
     reason, reason_ns = max(reasons.items(), key=lambda item: item[1])
     why = f", {format_ns(reason_ns)} of it {reason}" if reason_ns >= MIN_SHARE * first_ns else ""

@@ -21,6 +21,8 @@ NEARLY_ALL: Final = 0.9
 """A part with this share of a whole is as good as the whole."""
 BUSY_MACHINE: Final = "busy-machine"
 """The fault of a recording whose times other programs have lengthened."""
+_IMPORT: Final = "<frozen importlib"
+_MIN_IMPORT_SHARE: Final = 0.5
 _MIN_LATER_STEPS: Final = 2
 """A single later step may be the exception itself."""
 
@@ -96,12 +98,31 @@ def choose_window(report: Report) -> Window | None:
     if breakdown is None or not breakdown.total_ns:
         return None
     n_first = _count_long_first_steps(report, breakdown)
+    # Of two steps the longer one may be the usual one, unless it imports.
+    if not n_first and _imports_in_first_of_two(report):
+        n_first = 1
     if not n_first:
         return Window(report, breakdown, path)
 
     steps = report.summary.steps
     later = _break_down(breakdown, steps[n_first:])
     return Window(report, later, find_path_of(path, slice(n_first, None)), steps[:n_first])
+
+
+def find_import_time(path: CriticalPathSummary | None) -> int:
+    """Return how many nanoseconds of a path are in Python's imports, which happen once."""
+    entries = path.entries if path is not None else ()
+    return sum(entry.ns for entry in entries if _IMPORT in entry.name)
+
+
+def _imports_in_first_of_two(report: Report) -> bool:
+    """Return whether imports are why the first of two steps is longer than the other one."""
+    steps, breakdown = report.summary.steps, report.summary.breakdown
+    is_pair = len(steps) == 2 and breakdown is not None and breakdown.n_steps == 2  # noqa: PLR2004  (a pair)
+    if not is_pair or report.ranks or not all(step.parts for step in steps):
+        return False
+    excess_ns = steps[0].time_ns - steps[1].time_ns
+    return 0 < excess_ns <= find_import_time(report.summary.critical_path) / _MIN_IMPORT_SHARE
 
 
 def find_path_of(path: CriticalPathSummary | None, of: slice) -> CriticalPathSummary | None:
