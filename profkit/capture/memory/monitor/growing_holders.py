@@ -31,9 +31,8 @@ _N_EXAMPLES: Final = 3
 """Of many containers that grow alike, those whose holders are searched."""
 _HOLDER_SEARCH_S: Final = 1.0
 """CPU seconds of a search for holders; there are a few in a run."""
-_MIN_ENTRIES_PER_STEP: Final = 0.02
-"""Entries that a container gains at least: one in fifty steps, as of checkpoints."""
-_MIN_ADDED: Final = 2
+_MIN_ENTRIES_PER_STEP: Final = 0.25
+"""Entries that a container gains at least: one in four steps."""
 
 
 class View(NamedTuple):
@@ -99,7 +98,7 @@ class HolderTracker:
 
         targets, rates = _find_replaced(objects.large, large_before, n_steps)
         held = [GrowingHolder(rate, ()) for rate in rates]
-        grown = np.flatnonzero(added >= max(_MIN_ENTRIES_PER_STEP * n_steps, _MIN_ADDED))
+        grown = np.flatnonzero(added >= _MIN_ENTRIES_PER_STEP * n_steps)
         grown = grown[np.argsort(-added[grown], kind="stable")]
         indices = grown[:_MAX_MEASURED].tolist()
         entry_bytes = [
