@@ -73,6 +73,7 @@ PUBLISHED = {
     "KER017": "double-precision",
     "KER018": "pairwise-broadcast",
     "KER019": "one-hot-product",
+    "KER020": "recomputed-prefix",
     "MEM001": "unfreed-tensors",
     "MEM002": "allocator-churn",
     "MEM003": "retained-graph",
