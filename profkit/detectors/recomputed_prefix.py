@@ -52,6 +52,7 @@ from typing import Final
 
 import numpy as np
 
+from profkit.engine.families.sampled_python import locate_by_samples
 from profkit.index.compute.inputs import OpInputs, Shape, n_elements
 from profkit.index.compute.shaped import by_shapes, list_shapes, tensor_shape
 from profkit.index.device.syncs import outermost_calls
@@ -179,7 +180,8 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     lengths = distinct(np.concatenate([growth.sizes // growth.added for growth in growths]))
     spent = covered_by(ctx.events, repeated.rows)
     loop = find_costliest_lines(ctx, appending)
-    locations = dict.fromkeys((*loop[:1], *find_costliest_lines(ctx, products)))
+    sampled = locate_by_samples(ctx, spent.total_ns)
+    locations = dict.fromkeys((*sampled, *loop[:1], *find_costliest_lines(ctx, products)))
     yield saving.finding(
         INFO,
         severity=saving.severity(thresholds.warning_share),

@@ -241,7 +241,8 @@ def source_line(file: str, line: int | None, base: str) -> str:
 def at_place(finding: Finding) -> str:
     """``at train.py:12`` or ``at aten::mm``, with a leading space; empty if neither is known."""
     where = finding.locations[0] if finding.locations else Location()
-    word = "in" if where.file and where.line is None else "at"
+    is_function = where.line is None or where.precision == "function"
+    word = "in" if where.file and is_function else "at"
     return f" {word} {visible(where.place)}" if where.file or where.op else ""
 
 

@@ -54,6 +54,7 @@ PUBLISHED = {
     "DAT004": "small-copies",
     "DAT005": "device-to-device-copies",
     "DAT006": "blocking-checkpoint",
+    "DAT007": "batch-from-pieces",
     "KER001": "launch-bound",
     "KER002": "float32-matmul",
     "KER003": "repeated-casts",

@@ -1,12 +1,14 @@
 """recomputed-prefix finds decoding without a cache."""
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
+from profkit.api import analyze
 from profkit.model.finding import Finding
 from profkit.model.report import Report
-from profkit.testing import TraceBuilder
+from profkit.testing import LiveBuilder, TraceBuilder
 
 RULE = "recomputed-prefix"
 Found = Callable[..., tuple[Finding, ...]]
@@ -148,3 +150,10 @@ def test_without_shapes_it_is_skipped(analyzed: Analyzed) -> None:
     with b.step():
         b.compute("aten::mm", MS)
     assert analyzed(b, RULE).unchecked[0].rule == "KER020"
+
+
+def test_it_says_how_long_the_steps_of_the_whole_run_are(tmp_path: Path) -> None:
+    trace = program().write(tmp_path / "run.pt.trace.json.gz")
+    LiveBuilder(n_steps=100, slowing_ns=MS).write(tmp_path / "run.memory.json.gz")
+    (finding,) = analyze(trace, select=[RULE]).findings
+    assert "and more in longer calls: a step of the whole run takes 70.0 ms" in finding.message

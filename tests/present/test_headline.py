@@ -163,9 +163,8 @@ def test_checks_that_cannot_apply_to_the_program_are_not_mentioned(tmp_path: Pat
     reasons = {check.reason for check in report.unchecked}
     of_others = {needs.DEVICE_WORK.reason, needs.RANKS.reason, needs.MONITORING.reason}
     assert of_others <= reasons
-    assert "7 checks skipped: the shapes of operators' inputs were not recorded." in headline(
-        report
-    )
+    text = headline(report)
+    assert "checks skipped: the shapes of operators' inputs were not recorded." in text
 
     checks = tuple(check for check in report.unchecked if check.reason in of_others)
     assert headline(replace(report, unchecked=checks)).endswith("No problems found.")

@@ -6,7 +6,7 @@ from the samples of that line, and what remains is at most the recorded Python t
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from math import sqrt
 from typing import Final
@@ -45,6 +45,11 @@ _SUMMARY_CALL: Final = regex(
     r"\.add_(scalar|histogram|image|figure|video|audio|text|embedding|graph|mesh|pr_curve)s?$"
 )
 """Methods of torch's ``SummaryWriter``."""
+
+_RUNS_STEP: Final = regex(r"(^|\.)(step|backward|zero_grad)$")
+"""Calls, as a program writes them, of which a function that runs the steps has one."""
+_MIN_PLACE_SHARE: Final = 0.5
+"""Share of some operators' time that a function has to have, to be the one that runs them."""
 
 _FileLine = tuple[str, int]
 
@@ -191,6 +196,63 @@ def find_named_places(ctx: Context) -> tuple[SampledPlace, ...]:
         for place in find_sampled_places(ctx)
         if place.location.file and place.is_certain(n_samples)
     )
+
+
+@dataclass(frozen=True)
+class StepFunction:
+    """A function of user code in which the steps are, in operators or not.
+
+    Attributes:
+        location: The function, with the line that most of its samples were at.
+        n_samples: Number of samples there.
+        share: Share of the steps.
+    """
+
+    location: Location
+    n_samples: int
+    share: float
+
+
+def find_step_functions(ctx: Context) -> Iterator[StepFunction]:
+    """Yield the functions that the steps are in, whatever they run there, most time first.
+
+    A function that calls ``backward()`` or an optimizer runs the steps, and takes all of them.
+    """
+    sampled = step_samples(ctx)
+    if sampled is None:
+        return
+    by_function: dict[tuple[str, str], list[SampledFunction]] = defaultdict(list)
+    for function in sampled.functions:
+        file, _, name = function.place
+        by_function[file, name].append(function)
+
+    longest = sorted(by_function.values(), key=lambda lines: -sum(line.ns for line in lines))
+    for lines in longest:
+        share = sum(line.ns for line in lines) / max(1, sampled.running_ns)
+        main = max(lines, key=lambda line: line.ns)
+        runs_steps = any(line.part or _RUNS_STEP.search(line.callee) for line in lines)
+        if runs_steps or not main.place[0]:
+            continue
+        n_samples = sum(line.n for line in lines)
+        is_seen_often = n_samples >= MIN_SAMPLES
+        if is_seen_often and is_beyond_chance(share, sampled.n_samples, MIN_SHARE):
+            yield StepFunction(Location(*main.place), n_samples, share)
+
+
+def locate_by_samples(ctx: Context, spent_ns: int) -> tuple[Location, ...]:
+    """Return the function that runs some operators, where no source lines were recorded.
+
+    Args:
+        spent_ns: The time of the operators within the steps.
+
+    Returns:
+        The only function in which the steps are for long enough, or nothing.
+    """
+    if ctx.has_lines:
+        return ()
+    least = _MIN_PLACE_SHARE * spent_ns / max(1, ctx.steps.total_ns)
+    places = [function.location for function in find_step_functions(ctx) if function.share >= least]
+    return (replace(places[0], precision="function"),) if len(places) == 1 else ()
 
 
 @dataclass(frozen=True)

@@ -1,24 +1,15 @@
 """The functions in which the program was when its stacks were sampled."""
 
-from collections import defaultdict
 from collections.abc import Iterator
-from typing import Final
 
 from profkit.engine.context import Context
 from profkit.engine.families.sampled_python import (
-    MIN_SAMPLES,
-    MIN_SHARE,
     find_sampled_places,
-    is_beyond_chance,
+    find_step_functions,
     step_samples,
 )
-from profkit.model.capture_info import SampledFunction, SampledTime
 from profkit.model.location import Location
 from profkit.model.work_summary import FunctionSummary, SampledSummary
-from profkit.patterns import regex
-
-_RUNS_STEP: Final = regex(r"(^|\.)(step|backward|zero_grad)$")
-"""Calls, as a program writes them, of which a function that runs the steps has one."""
 
 
 def summarize_sampled(ctx: Context) -> SampledSummary | None:
@@ -63,7 +54,7 @@ def _summarize_sampled_steps(ctx: Context) -> SampledSummary | None:
         for place in find_sampled_places(ctx)
     )
 
-    with_operators = () if ctx.has_lines else tuple(_functions_with_operators(sampled, steps_ns))
+    with_operators = () if ctx.has_lines else tuple(_functions_with_operators(ctx, steps_ns))
     return SampledSummary(
         sampled.interval_ns,
         sampled.n_samples,
@@ -73,27 +64,12 @@ def _summarize_sampled_steps(ctx: Context) -> SampledSummary | None:
     )
 
 
-def _functions_with_operators(sampled: SampledTime, steps_ns: int) -> Iterator[FunctionSummary]:
+def _functions_with_operators(ctx: Context, steps_ns: int) -> Iterator[FunctionSummary]:
     """Yield the functions that the steps are in, whatever they run there, most time first.
-
-    A function that calls ``backward()`` or an optimizer runs the steps, and takes all of them.
 
     Args:
         steps_ns: Time of the recorded steps.
     """
-    by_function: dict[tuple[str, str], list[SampledFunction]] = defaultdict(list)
-    for function in sampled.functions:
-        file, _, name = function.place
-        by_function[file, name].append(function)
-
-    longest = sorted(by_function.values(), key=lambda lines: -sum(line.ns for line in lines))
-    for lines in longest:
-        share = sum(line.ns for line in lines) / max(1, sampled.running_ns)
-        main = max(lines, key=lambda line: line.ns)
-        runs_steps = any(line.part or _RUNS_STEP.search(line.callee) for line in lines)
-        if runs_steps or not main.place[0]:
-            continue
-        n_samples, time_ns = sum(line.n for line in lines), round(share * steps_ns)
-        is_seen_often = n_samples >= MIN_SAMPLES
-        if is_seen_often and is_beyond_chance(share, sampled.n_samples, MIN_SHARE):
-            yield FunctionSummary(Location(*main.place), n_samples, time_ns, share)
+    for function in find_step_functions(ctx):
+        time_ns = round(function.share * steps_ns)
+        yield FunctionSummary(function.location, function.n_samples, time_ns, function.share)
