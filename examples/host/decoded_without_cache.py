@@ -23,6 +23,8 @@ N_PROMPT, N_NEW = 40, 6
 class Layer(nn.Module):
     """A layer of a decoder, with the keys and values that it has computed."""
 
+    cache: Tensor
+
     def __init__(self) -> None:
         super().__init__()
         self.norm = nn.LayerNorm(WIDTH)
