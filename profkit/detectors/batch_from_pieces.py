@@ -259,11 +259,13 @@ def _find_made_one_by_one(calls: _Calls, min_pieces: int) -> Iterator[_Batch]:
     # A run ends at any other operator, and with its step.
     is_break = ~prepares | (np.diff(calls.step, prepend=-1) != 0)
     run = np.cumsum(is_break)
+
     for kind, pattern in (("converted", _OF_PYTHON), ("taken", _OF_TENSOR)):
         items = np.flatnonzero(calls.named(pattern) & prepares)
         for number in np.flatnonzero(np.bincount(run[items]) >= min_pieces).tolist():
             pieces = items[run[items] == number]
             last = int(np.flatnonzero(run == number)[-1])
+            # Rows that nothing joins are what a loop goes through.
             is_joined = last + 1 < len(rows) and joins[last + 1]
             if kind == "taken" and not is_joined:
                 continue

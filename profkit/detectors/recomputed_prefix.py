@@ -318,6 +318,8 @@ def _find_calls(ctx: Context, growths: list[_Growth]) -> Iterator[_Call]:
         first = np.searchsorted(growth.sizes, sizes)
         starts_ns = events.ts_ns[growth.rows[first]].tolist()
         ends_ns = events.end_ns[growth.rows[np.append(first[1:], len(growth.rows)) - 1]].tolist()
+
+        # Before the first product of a call is its embedding, after the last one its choice.
         begins_ns = [2 * starts_ns[0] - starts_ns[1], *ends_ns[:-1]]
         stops_ns = [*starts_ns[1:], 2 * ends_ns[-1] - ends_ns[-2]]
         for size, begin_ns, stop_ns in zip(sizes, begins_ns, stops_ns, strict=True):

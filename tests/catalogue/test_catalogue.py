@@ -75,6 +75,7 @@ PUBLISHED = {
     "KER018": "pairwise-broadcast",
     "KER019": "one-hot-product",
     "KER020": "recomputed-prefix",
+    "KER021": "recurrent-loop",
     "MEM001": "unfreed-tensors",
     "MEM002": "allocator-churn",
     "MEM003": "retained-graph",
