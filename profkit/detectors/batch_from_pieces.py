@@ -285,6 +285,7 @@ def _find_joined(calls: _Calls, min_pieces: int) -> Iterator[_Batch]:
         ctx.tree.outermost_op[ctx.forward_ops[ctx.forward_ops != NO_ROW]], len(events)
     )
 
+    # Each join has the operators since the one before it to itself.
     before = 0
     for place in places.tolist():
         row = int(calls.rows[place])

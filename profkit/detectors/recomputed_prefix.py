@@ -360,6 +360,7 @@ def _leave_new_rows(ctx: Context, repeated: _RepeatedWork) -> ProgramChange:
     work, launching = ctx.launched_by(repeated.rows)
     on_cpu = repeated.rows[~are_among(repeated.rows, launching)]
 
+    # A CPU computes in the operators themselves, a device in the kernels that they launch.
     scaled: list[tuple[Rows, float]] = []
     for rows, owners, call_ns, bytes_per_ns in (
         (on_cpu, on_cpu, _CALL_NS, _CPU_BYTES_PER_NS),

@@ -158,6 +158,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
 def _build_finding(ctx: Context, thresholds: Thresholds, loops: list[_Loop]) -> Iterator[Finding]:
     """Yield the finding on the loops of one function, if one call for all saves enough."""
     spans = [span for loop in loops for span in _spans_of(ctx, loop)]
+    # Python between the operators is saved as well, so it is the time of the loops that shrinks.
     kept = _estimate_kept(ctx, loops)
     removed = tuple((round(start + kept * (end - start)), end) for start, end in spans)
     rows = np.concatenate([part for loop in loops for part in (loop.rows, loop.backward)])
@@ -239,6 +240,7 @@ def _cell_of(names: list[str]) -> str:
     if cells:
         return cells.pop() if len(cells) == 1 else ""
 
+    # Methods in place and functions count alike.
     counts = Counter(name.removeprefix("aten::").rstrip("_") for name in names)
     n_tanh, n_sigmoid, n_mul = counts["tanh"], counts["sigmoid"], counts["mul"]
     n_products = sum(1 for name in names if _PRODUCT.search(name))
