@@ -274,7 +274,7 @@ def _estimate_kept(ctx: Context, loops: list[_Loop]) -> float:
     events, tree = ctx.events, ctx.tree
     # A node of the backward pass is within the operator that evaluates it.
     parts = [part for loop in loops for part in (loop.rows, tree.outermost_op[loop.backward])]
-    outermost = np.concatenate(parts)
+    outermost = np.concatenate(parts).astype(np.intp)
     is_inside = marked(outermost, len(events))[tree.outermost_op]
 
     # What computes may call another one that does, and counts once.

@@ -73,6 +73,9 @@ _NAME: Final = regex(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*")
 
 _SAVED_SHARE: Final = 0.2
 """Share of a leak that is saved for a backward pass which never came."""
+_UNDER_NO_GRAD: Final = (
+    " If nothing trains with it, compute it under `torch.no_grad()`, which builds no graph."
+)
 _INFERENCE_STEPS: Final = frozenset({"module", "loader"})
 """What ends a step in a program without an optimizer."""
 
@@ -88,13 +91,15 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
 
 def _suggest_inference_fix(leak: Leak) -> str:
     """Suggest what to do in a program without an optimizer."""
-    # A backward pass would have freed what the graph saves.
-    is_unused = leak.graph is not None and leak.graph.saved_bytes >= _SAVED_SHARE * total_bytes(
-        leak
-    )
-    if not is_unused or leak.kind == "graph":
+    if not _is_unused(leak) or leak.kind == "graph":
         return _suggest_fix(leak)
     return "Run the loop under `torch.no_grad()`, or `torch.inference_mode()`: it trains nothing."
+
+
+def _is_unused(leak: Leak) -> bool:
+    """Return whether no backward pass has freed what the graph saves."""
+    graph = leak.graph
+    return graph is not None and graph.saved_bytes >= _SAVED_SHARE * total_bytes(leak)
 
 
 def _suggest_fix(leak: Leak) -> str:
@@ -118,7 +123,8 @@ def _suggest_fix(leak: Leak) -> str:
     if variable is not None:
         place = in_holder(leak) if name != variable else ""
         method = "item" if is_number and is_scalar else "detach"
-        return f"Store {quoted(f'{variable}.{method}()')}{place} instead of {quoted(variable)}."
+        fix = f"Store {quoted(f'{variable}.{method}()')}{place} instead of {quoted(variable)}."
+        return f"{fix}{_UNDER_NO_GRAD if _is_unused(leak) else ''}"
     return (
         f"Store `.detach()` of each tensor{in_holder(leak)}, or compute it under "
         "`torch.no_grad()` if nothing trains with it."

@@ -76,6 +76,7 @@ PUBLISHED = {
     "KER019": "one-hot-product",
     "KER020": "recomputed-prefix",
     "KER021": "recurrent-loop",
+    "KER022": "copied-weights",
     "MEM001": "unfreed-tensors",
     "MEM002": "allocator-churn",
     "MEM003": "retained-graph",

@@ -15,7 +15,18 @@ MS, US = 1_000_000, 1_000
 N_STEPS, N_TIMES = 2, 30
 OP_NS = 5 * US
 
-LSTM = ("select", "cat", "linear", "chunk", "sigmoid", "sigmoid", "sigmoid", "tanh", "mul", "mul")
+LSTM: tuple[str, ...] = (
+    "select",
+    "cat",
+    "linear",
+    "chunk",
+    "sigmoid",
+    "sigmoid",
+    "sigmoid",
+    "tanh",
+    "mul",
+    "mul",
+)
 LSTM += ("add", "tanh", "mul")
 GRU = ("select", "linear", "linear", "sigmoid", "sigmoid", "tanh", "rsub", "mul", "mul", "add")
 RNN = ("select", "linear", "linear", "add", "tanh")

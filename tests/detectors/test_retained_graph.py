@@ -12,6 +12,9 @@ from profkit.model.report import Report
 from profkit.testing import LiveBuilder
 
 RULE = "retained-graph"
+UNDER_NO_GRAD = (
+    " If nothing trains with it, compute it under `torch.no_grad()`, which builds no graph."
+)
 Analyzed = Callable[..., Report]
 Found = Callable[..., tuple[Finding, ...]]
 Watched = Callable[..., LiveBuilder]
@@ -86,7 +89,7 @@ def test_a_list_of_losses_is_reported_with_its_line_its_holder_and_its_graph(
         ),
         (
             {"code": "loss = measure(output, y)", "shape": TensorShape("float32", (), 4)},
-            "Store `loss.item()` in `losses` instead of `loss`.",
+            f"Store `loss.item()` in `losses` instead of `loss`.{UNDER_NO_GRAD}",
         ),
         (
             {
@@ -94,11 +97,11 @@ def test_a_list_of_losses_is_reported_with_its_line_its_holder_and_its_graph(
                 "shape": TensorShape("float32", (), 4),
                 "device": "cuda:0",
             },
-            "Store `loss.detach()` in `losses` instead of `loss`.",
+            f"Store `loss.detach()` in `losses` instead of `loss`.{UNDER_NO_GRAD}",
         ),
         (
             {"code": "out = net(x)", "shape": TensorShape("float32", (120, 3), 4), "chains": ()},
-            "Store `out.detach()` instead of `out`.",
+            f"Store `out.detach()` instead of `out`.{UNDER_NO_GRAD}",
         ),
         (
             {"code": "out, state = net(x)"},

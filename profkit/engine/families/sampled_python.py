@@ -230,6 +230,7 @@ def find_step_functions(ctx: Context) -> Iterator[StepFunction]:
     for lines in longest:
         share = sum(line.ns for line in lines) / max(1, sampled.running_ns)
         main = max(lines, key=lambda line: line.ns)
+        # A loop of steps is in all that it calls.
         runs_steps = any(line.part or _RUNS_STEP.search(line.callee) for line in lines)
         if runs_steps or not main.place[0]:
             continue
@@ -250,6 +251,7 @@ def locate_by_samples(ctx: Context, spent_ns: int) -> tuple[Location, ...]:
     """
     if ctx.has_lines:
         return ()
+    # Of two functions with enough time, either may run them.
     least = _MIN_PLACE_SHARE * spent_ns / max(1, ctx.steps.total_ns)
     places = [function.location for function in find_step_functions(ctx) if function.share >= least]
     return (replace(places[0], precision="function"),) if len(places) == 1 else ()
