@@ -46,6 +46,7 @@ def replay(
                 b.compute(made_by, US)
             join(b, n)
             b.compute("aten::mm", other_ns or MS)
+
     return b
 
 

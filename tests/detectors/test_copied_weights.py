@@ -51,6 +51,7 @@ def program(
                     run(b, calls)
                 continue
             run(b, calls, in_bytes=in_bytes, is_passed_back=is_passed_back)
+
     return b
 
 
@@ -65,6 +66,7 @@ def run(
         n_elements = shape[0] * (shape[1] if len(shape) > 1 else 1)
         dims = [[4 * n_elements] if in_bytes else shape]
         b.compute(f"aten::{name}", MS, dims=dims, sequence=number if is_passed_back else None)
+
     for number in range(len(calls) if is_passed_back else 0):
         with b.op("MulBackward0", sequence=number, self_ns=1_000) as node:
             node.args |= {"Fwd thread id": 1}  # type: ignore[operator]

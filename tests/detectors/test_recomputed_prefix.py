@@ -56,6 +56,7 @@ def program(
                     node.args |= {"Fwd thread id": 1}  # type: ignore[operator]
             if other_ns:
                 b.compute("aten::sort", other_ns, dims=[[7, 7]])
+
     return b
 
 

@@ -54,6 +54,7 @@ def program(
                 for name in body:
                     b.compute(f"aten::{name}", op_ns)
             b.compute("aten::relu", other_ns)
+
     return b
 
 
@@ -89,6 +90,7 @@ def test_it_names_the_loop_and_counts_its_backward_pass(found: Found) -> None:
         "the other: 60 operators per step of the program, in up to 30 time steps. With their "
         "backward pass they take 600 µs per step (100%)."
     )
+
     assert finding.cost.per_step_ns == pytest.approx(0.9 * 600 * US, rel=0.02)
 
 
