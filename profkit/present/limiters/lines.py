@@ -52,8 +52,7 @@ def describe_main_line(window: Window, *kinds: PathKindName) -> str:
             return _describe_function(function, window)
 
     short = _describe_short_operators(line, window)
-    where = f"{describe_place(line)}{_describe_backward(line.share, window)}"
-    place = f"{format_share(line.share)}{where}{short}" if line.location.file else ""
+    place = f"{format_share(line.share)}{describe_place(line)}{short}" if line.location.file else ""
     return _join_texts(place, describe_name(line))
 
 
@@ -87,19 +86,14 @@ def _describe_function(function: PathFunction, window: Window) -> str:
     location = function.location
     place = replace(location, line=function.first_line).place
     name = f"{visible(location.function or '')} ({visible(place)})"
-    name += _describe_backward(function.share, window)
-    short = _describe_short_operators(function, window)
-    most = f"most at line {location.line} ({format_share(function.line_share)})"
-    return f": {format_share(function.share)} in {name}{short}, {most}"
-
-
-def _describe_backward(share: float, window: Window) -> str:
-    """Return `` and its backward pass`` of a share that the forward pass alone does not have."""
     # Operators of a backward pass belong to the line whose operators they are the gradients of.
     forward = window.find_part("operators")
     has_backward = window.find_part("backward") is not None
-    is_both = has_backward and forward is not None and share > forward.share
-    return " and its backward pass" if is_both else ""
+    if has_backward and forward is not None and function.share > forward.share:
+        name += " and its backward pass"
+    short = _describe_short_operators(function, window)
+    most = f"most at line {location.line} ({format_share(function.line_share)})"
+    return f": {format_share(function.share)} in {name}{short}, {most}"
 
 
 # --------------------------------------------------------------------------- many, short operators
