@@ -32,7 +32,8 @@ Reads:
     Monitored memory: the bytes and blocks that C's and Python's allocators have allocated
     (``bytes`` in bytes), beyond tensors and graphs; the sizes of all objects at some steps,
     allocation sites and holders. Growth is native if neither these objects nor the traced
-    allocations are 30 % of it; the heap is then measured at each line and operator of a few steps.
+    allocations are 30 % of it, or if operators allocate half of it. For this the heap is measured
+    at each line and operator of a few steps.
     Of a loader's workers one is sampled: the pages that it shares with no other process. What its
     data set adds to is read in the source of the data set's class.
 
@@ -45,6 +46,7 @@ When to ignore this:
 Source:
     ``mallinfo2(3)`` and ``sys.getallocatedblocks`` (allocated memory); ``sys.getsizeof``;
     ``tracemalloc``; ``ONEDNN_PRIMITIVE_CACHE_CAPACITY`` in oneDNN's developer guide;
+    ``LRU_CACHE_CAPACITY`` in ``ideep/lru_cache.hpp`` (pytorch/pytorch#29893, #98688);
     ``/proc/[pid]/statm`` and ``smaps_rollup`` in proc(5) (resident and private
     pages); pytorch/pytorch#13246 (objects that loader workers copy).
 """
@@ -148,8 +150,9 @@ def _suggest_native_fix(leak: Leak) -> str:
     place = at(leak_location(leak))
     if leak.is_for_new_shapes:
         return (
-            "Pad or sort the inputs so that there are few shapes. What oneDNN caches on a CPU is "
-            "1,024 plans, or as many as `ONEDNN_PRIMITIVE_CACHE_CAPACITY` says."
+            "Pad the inputs to a few shapes. Or start Python with "
+            "`ONEDNN_PRIMITIVE_CACHE_CAPACITY=64 LRU_CACHE_CAPACITY=64`: oneDNN and torch's use of "
+            "it each cache up to 1,024 plans otherwise. A shape without a plan takes longer."
         )
 
     if _COMPILES.search(leak.code):

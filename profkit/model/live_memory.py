@@ -151,6 +151,7 @@ class Leak:
             process; 0 to 1.
         made_share: The least share of the workers' growth that they allocated; 0 to 1.
         operators: The operators that allocate native growth, most bytes first.
+        is_mapped: Whether native growth is memory that was mapped beside C's heap.
         is_for_new_shapes: Whether native growth is a library's plans for shapes of tensors that had
             not been there before.
         growth: The measured size over the steps. For tensors it is the size of all tensors of the
@@ -183,6 +184,7 @@ class Leak:
     made_share: float = 0.0
     operators: tuple[str, ...] = ()
     is_for_new_shapes: bool = False
+    is_mapped: bool = False
     growth: Growth | None = None
     limit_bytes: int | None = None
 
@@ -203,6 +205,8 @@ class MemorySample:
         tensor_bytes: Bytes of the storages of live tensors, each storage once, by device.
         graph_bytes: Bytes saved for backward, without the bytes of live tensors.
         garbage_bytes: Bytes of tensors in unreachable cycles.
+        heap_bytes: Bytes that C's allocator has allocated, without profkit's own.
+        heap_free_bytes: Bytes that were freed, and that C's allocator keeps.
         allocated_bytes: Allocated bytes of all device allocators together.
         reserved_bytes: Their reserved bytes.
         worker_bytes: Private memory of one DataLoader worker.
@@ -220,6 +224,8 @@ class MemorySample:
     reserved_bytes: int | None = None
     worker_bytes: int | None = None
     own_ns: int = 0
+    heap_bytes: int | None = None
+    heap_free_bytes: int | None = None
 
 
 @dataclass(frozen=True)

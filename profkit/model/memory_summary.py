@@ -265,6 +265,8 @@ class StepMemory:
         worker_bytes: Unshared memory of one of the loader's workers.
         peak_bytes: Peak of active bytes on the fullest device since the previous entry of this
             list, from the history of a snapshot; None where the history does not reach back.
+        heap_bytes: Bytes that C's allocator has allocated, without profkit's own.
+        heap_free_bytes: Bytes that the program has freed and C's allocator keeps.
     """
 
     step: int
@@ -275,6 +277,8 @@ class StepMemory:
     reserved_bytes: int | None
     worker_bytes: int | None = None
     peak_bytes: int | None = None
+    heap_bytes: int | None = None
+    heap_free_bytes: int | None = None
 
 
 @dataclass(frozen=True)

@@ -54,6 +54,13 @@ _OOM_REASONS: Final = {
 }
 _MIN_UNEXPLAINED_BYTES: Final = 64 << 10
 """Smaller growth per step without a known holder is not reported: heaps vary by as much."""
+_MIN_PAST_BYTES: Final = 16 << 20
+_MIN_PAST_SHARE: Final = 0.05
+"""A process that has grown by less than both is not said to have grown."""
+_MOST_OF_GROWTH: Final = 0.9
+_EARLY_SHARE: Final = 0.6
+"""Growth is over if most of it was there after this share of the steps."""
+_MIN_FREED_SHARE: Final = 0.2
 _COVERED_SHARE: Final = 0.9
 """Figures that end before this share of the steps are shown with their last step."""
 _BARS: Final = "▁▂▃▄▅▆▇█"
@@ -384,11 +391,33 @@ def no_leak_text(memory: MemorySummary) -> str:
     unexplained = memory.unexplained_per_step_bytes or 0
     if unexplained < _MIN_UNEXPLAINED_BYTES:
         until = _until(memory, [step.step for step in memory.steps])
-        return f"no memory grows with every step{until}"
+        return _describe_past_growth(memory) or f"no memory grows with every step{until}"
     return (
         f"the process grows by {format_bytes(unexplained)} per step; it is not known whether "
         "Python objects or a library retain it"
     )
+
+
+def _describe_past_growth(memory: MemorySummary) -> str:
+    """Say when the process has grown, and how much of it is free; empty if it hardly has."""
+    measured = [step for step in memory.steps if step.host_rss_bytes is not None]
+    sizes = [step.host_rss_bytes or 0 for step in measured]
+    grown = sizes[-1] - sizes[0] if sizes else 0
+    if grown < max(_MIN_PAST_BYTES, _MIN_PAST_SHARE * sizes[0]):
+        return ""
+
+    most = sizes[0] + _MOST_OF_GROWTH * grown
+    last = next(step.step for step, n in zip(measured, sizes, strict=True) if n >= most)
+    is_over = last <= _EARLY_SHARE * measured[-1].step
+    text = "host memory grew to the end, and what keeps it was not found"
+    if is_over:
+        text = f"host memory has hardly grown since step {format_count(last)}"
+
+    free = [step.heap_free_bytes for step in measured if step.heap_free_bytes is not None]
+    freed = min(free[-1] - free[0], grown) if free else 0
+    if freed < _MIN_FREED_SHARE * grown:
+        return text
+    return f"{text}; {format_bytes(freed)} of the growth is freed memory that C's allocator keeps"
 
 
 def memory_facts(report: Report, *, everything: bool) -> Iterator[str]:

@@ -188,7 +188,7 @@ def test_plans_for_new_shapes_are_a_note_with_the_setting_that_bounds_them(
         "Host memory grows by 64.0 KiB per step (steps 1 to 200): a library caches a plan for each "
         "new shape of a tensor in `aten::convolution` at train.py:31."
     )
-    assert "ONEDNN_PRIMITIVE_CACHE_CAPACITY" in finding.fix
+    assert "`ONEDNN_PRIMITIVE_CACHE_CAPACITY=64 LRU_CACHE_CAPACITY=64`" in finding.fix
     assert finding.severity == "note"
 
 
@@ -245,3 +245,15 @@ def test_a_cache_of_samples_in_workers_is_a_note(found: Found, watched: Watched)
     )
     assert finding.severity == "note"
     assert finding.message.endswith("is full once each sample of the data set was read.")
+
+
+def test_memory_that_was_mapped_beside_the_heap_is_a_librarys(
+    found: Found, watched: Watched
+) -> None:
+    b = watched(kind="native", device="host", type="", n=0, chains=(), stack=(), is_mapped=True)
+    (finding,) = found(b, RULE)
+    assert finding.message == (
+        "Host memory grows by 64.0 KiB per step (steps 1 to 200): it is mapped beside the heap, by "
+        "a library or by `mmap`, and is not unmapped."
+    )
+    assert finding.confidence == "low"

@@ -73,7 +73,9 @@ def test_unexplained_growth_is_reported_from_a_minimum_on() -> None:
         "The process grows by 300 KiB per step; it is not known whether Python objects or a "
         "library retain it."
     )
-    assert text((64 << 10) - 1).endswith("No memory grows with every step.")
+    assert text((64 << 10) - 1).endswith(
+        "Host memory grew to the end, and what keeps it was not found."
+    )
 
 
 def test_too_few_steps_to_find_leaks_are_not_reported_as_no_leak() -> None:
@@ -224,7 +226,7 @@ def test_a_peak_of_many_lines_names_the_largest() -> None:
 
 
 def test_figures_that_end_before_the_program_are_shown_with_their_last_step() -> None:
-    report = monitored(402, 600, 1000)
+    report = monitored(402, 410, 412)
     memory = report.summary.memory
     assert memory is not None
     assert monitored_steps(memory) == "3 monitored steps"
@@ -235,6 +237,27 @@ def test_figures_that_end_before_the_program_are_shown_with_their_last_step() ->
     assert names == ["host memory (to step 3)", "saved for backward (to step 2)"]
     assert monitored_steps(short) == "4 monitored steps (to step 3)"
     assert no_leak_text(short) == "no memory grows with every step (to step 3)"
+
+
+def test_a_process_that_has_grown_is_not_said_to_have_no_growth() -> None:
+    report = monitored(400, 500, 500, 500, 500)
+    memory = report.summary.memory
+    assert memory is not None
+    assert no_leak_text(memory) == "host memory has hardly grown since step 2"
+
+    # What the allocator keeps is no leak of the program.
+    freed = [0, 60, 60, 60, 60]
+    steps = [
+        replace(step, heap_free_bytes=n * MIB) for step, n in zip(memory.steps, freed, strict=True)
+    ]
+    assert no_leak_text(replace(memory, steps=tuple(steps))) == (
+        "host memory has hardly grown since step 2; 60.0 MiB of the growth is freed memory that "
+        "C's allocator keeps"
+    )
+
+    late = monitored(400, 400, 400, 440).summary.memory
+    assert late is not None
+    assert no_leak_text(late) == "host memory grew to the end, and what keeps it was not found"
 
 
 def test_a_snapshot_without_device_memory_says_so() -> None:

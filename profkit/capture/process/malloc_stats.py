@@ -1,4 +1,4 @@
-"""Bytes that the C and Python allocators have allocated.
+"""Bytes that the C and Python allocators have allocated, and resident memory.
 
 Resident memory does not show this: what a program frees stays resident and is reused. C's allocator
 reports bytes; Python's, which has everything up to 512 bytes, only the number of its blocks.
@@ -8,8 +8,10 @@ Source: ``mallinfo2(3)``; ``sys.getallocatedblocks``.
 
 import contextlib
 import ctypes
+import os
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import NamedTuple
 
 
@@ -19,10 +21,37 @@ class Allocated(NamedTuple):
     Attributes:
         bytes: Of C's allocator.
         n_blocks: Of Python's.
+        free_bytes: What was freed, and C's allocator keeps.
     """
 
     bytes: int
     n_blocks: int
+    free_bytes: int = 0
+
+
+class Resident(NamedTuple):
+    """The resident memory of a process.
+
+    Attributes:
+        bytes: All of it.
+        own_bytes: Without pages of files and without memory that is shared.
+    """
+
+    bytes: int
+    own_bytes: int
+
+
+def read_resident(pid: int) -> Resident | None:
+    """Read the resident memory of a process, or None if the system does not report it.
+
+    Source: ``/proc/[pid]/statm`` in proc(5).
+    """
+    try:
+        _, pages, of_files, *_ = map(int, Path(f"/proc/{pid}/statm").read_text().split())
+    except (OSError, ValueError):
+        return None
+    page_bytes = os.sysconf("SC_PAGE_SIZE")
+    return Resident(pages * page_bytes, (pages - of_files) * page_bytes)
 
 
 class _Mallinfo(ctypes.Structure):
@@ -73,4 +102,5 @@ class Heap:
         if self._mallinfo is None:
             return None
         info = self._mallinfo()
-        return Allocated(int(info.uordblks + info.hblkhd), sys.getallocatedblocks())
+        in_use = int(info.uordblks + info.hblkhd)
+        return Allocated(in_use, sys.getallocatedblocks(), int(info.fordblks))

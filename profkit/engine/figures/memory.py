@@ -120,4 +120,6 @@ def _step_memory(sample: MemorySample, peak_bytes: int | None) -> StepMemory:
         reserved_bytes=sample.reserved_bytes,
         worker_bytes=sample.worker_bytes,
         peak_bytes=peak_bytes,
+        heap_bytes=sample.heap_bytes,
+        heap_free_bytes=sample.heap_free_bytes,
     )

@@ -1,10 +1,12 @@
 """Host memory growth in a library, which no Python object explains."""
 
 import ctypes
+import mmap
 import sys
 from collections.abc import Callable, Iterator
 from typing import get_args
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -83,8 +85,41 @@ def test_the_operator_that_keeps_native_memory_is_named(
         monitor.step()
     (leak,) = monitor.finish().leaks
     assert (leak.kind, leak.operators) == ("native", ("profkit_test::keep",))
+    # Python's objects cannot be what an operator keeps, so that no scan was made.
+    assert monitor._instruments.host.n_scans == 0
     assert leak.code.endswith("# grows here")
     assert leak.per_step_bytes == pytest.approx(300 * KIB, rel=0.05)
+
+
+@pytest.mark.parametrize("is_kept", [True, False])
+def test_memory_that_is_mapped_beside_the_heap_is_found(*, is_kept: bool) -> None:
+    maps: list[mmap.mmap] = []
+    monitor = LeakMonitor("test", "user")
+    for _ in range(N_STEPS):
+        mapped = mmap.mmap(-1, 2 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        mapped.write(b"1" * (2 << 20))
+        maps.append(mapped)
+        if not is_kept:
+            maps.pop().close()
+        monitor.step()
+
+    live = monitor.finish()
+    for mapped in maps:
+        mapped.close()
+    leaks = [(leak.kind, leak.is_mapped) for leak in live.leaks]
+    assert leaks == ([("native", True)] if is_kept else [])
+    if is_kept:
+        assert live.leaks[0].per_step_bytes == pytest.approx(2 << 20, rel=0.1)
+
+
+def test_a_large_buffer_that_is_filled_step_by_step_is_not_reported() -> None:
+    monitor = LeakMonitor("test", "user")
+    buffer = np.zeros((N_STEPS, 2 << 20), np.uint8)
+    for step in range(N_STEPS):
+        buffer[step] = 1
+        monitor.step()
+    live = monitor.finish()
+    assert live.leaks == ()
 
 
 @pytest.mark.slow

@@ -24,7 +24,7 @@ from profkit.capture.memory.holders.untracked_containers import (
     referrers_of,
 )
 from profkit.capture.process.frames import local_values
-from profkit.capture.process.objects import has_frozen_objects, referents
+from profkit.capture.process.objects import has_frozen_objects, instances, referents, type_ids
 from profkit.capture.source.files import PROFKIT_FOLDER
 
 NODE_LIMIT: Final = 60_000
@@ -159,9 +159,7 @@ def _from_tasks(wanted: dict[int, object]) -> Iterator[NativeRef]:
     if module is None:
         return
     future_type: Any = module.Future
-    for task in gc.get_objects():
-        if not issubclass(type(task), future_type):
-            continue
+    for task in instances(gc.get_objects(), type_ids(future_type)):
         for held in referents(task):
             if id(held) in wanted:
                 yield NativeRef(task, id(held), ".result()" if result_of(task) is held else "")
@@ -170,11 +168,9 @@ def _from_tasks(wanted: dict[int, object]) -> Iterator[NativeRef]:
 def _from_untracked(wanted: dict[int, object], skip: Collection[int]) -> Iterator[NativeRef]:
     """Find references from containers that the collector does not track."""
     ids = frozenset(wanted)
-    for container, contents in find_untracked(gc.get_objects(), skip):
-        # Hardly any has one: in C, without a set of its contents.
-        if not ids.isdisjoint(map(id, contents)):
-            for identity in ids.intersection(map(id, contents)):
-                yield NativeRef(container, identity, "")
+    for container, contents in find_untracked(gc.get_objects(), skip, ids):
+        for identity in ids.intersection(map(id, contents)):
+            yield NativeRef(container, identity, "")
 
 
 def _from_frozen(wanted: Collection[int], skip: Collection[int]) -> Iterator[NativeRef]:

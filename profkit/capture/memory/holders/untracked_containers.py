@@ -7,6 +7,7 @@ so keep the tensor alive. Each is found through the objects that refer to it.
 
 import gc
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from itertools import chain, filterfalse
 from typing import Any, Final
 
@@ -69,13 +70,14 @@ def live_tensors() -> list[Any]:
 
 
 def find_untracked(
-    objects: Sequence[object], skip: Collection[int]
+    objects: Sequence[object], skip: Collection[int], wanted: AbstractSet[int] | None = None
 ) -> Iterator[tuple[object, list[object]]]:
     """Find the untracked containers that some objects or local variables refer to, each once.
 
     Args:
         objects: Usually all that the collector tracks.
         skip: Ids of containers to leave out.
+        wanted: Ids of objects of which a container must have one; None for all containers.
 
     Returns:
         Each container with its values; of a dict also the keys, of an array its base and elements.
@@ -87,14 +89,19 @@ def find_untracked(
         level: Sequence[object] = held
         # Level by level: one search in C for the contents of a whole batch.
         while pending := list(filterfalse(gc.is_tracked, instances(level, _UNTRACKED))):
-            level = next_level = []
-            for thing in pending:
-                if id(thing) in seen:
-                    continue
-                seen.add(id(thing))
+            new = {id(thing): thing for thing in pending if id(thing) not in seen}
+            seen.update(new)
 
-                contents = (
-                    array_contents(thing) if type(thing) is np.ndarray else contents_of(thing)
+            contents = [
+                array_contents(thing) if type(thing) is np.ndarray else contents_of(thing)
+                for thing in new.values()
+            ]
+            level = list(chain.from_iterable(contents))
+
+            # Hardly any has a wanted one, which is seen in C without a set for each of them.
+            if wanted is None or not wanted.isdisjoint(map(id, level)):
+                yield from (
+                    (thing, held)
+                    for thing, held in zip(new.values(), contents, strict=True)
+                    if wanted is None or not wanted.isdisjoint(map(id, held))
                 )
-                yield thing, contents
-                next_level += contents

@@ -143,7 +143,11 @@ class GrowthInspections:
             host,
             instruments.sampler.workers.find_leak(),
         )
-        return Classified(leak_classifier.classify(evidence), steps[-1] - steps[0])
+        leaks = leak_classifier.classify(evidence)
+        if not leaks:
+            mapped = instruments.find_mapped_leak()
+            leaks = () if mapped is None else (mapped,)
+        return Classified(leaks, steps[-1] - steps[0])
 
     def _inspect(self, step: int, suspected: set[TensorKind]) -> tuple[bool, bool]:
         """Inspect some kinds, what is reallocated, and deep graphs, as :meth:`inspect` does."""

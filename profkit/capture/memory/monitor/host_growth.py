@@ -45,8 +45,10 @@ _MIN_EXPLAINED: Final = 0.3
 """Share of the growth that Python's objects must explain, or else it is a library's."""
 _DEFAULT_BLOCK_BYTES: Final = 64.0
 """Taken for the mean bytes of a block until they are measured."""
-_MAX_BLOCK_BYTES: Final = 512.0
+MAX_BLOCK_BYTES: Final = 512.0
 """Larger blocks are C's, which has their bytes, although Python's allocator counts them too."""
+MIN_MAPPED_BYTES_PER_STEP: Final = 65536.0
+"""Least growth of mapped memory that is reported: allocators map a few MiB at once."""
 _MIN_OF_LARGEST: Final = 0.05
 """Types that grow by less, as a share of the bytes of the one that grows most, are left out of the
 mean size of blocks: most of them only vary."""
@@ -60,8 +62,12 @@ _MIN_OF_COMPILER: Final = 0.5
 """Share of the growth that a compiler must allocate to be its cause."""
 _MIN_CACHE_BYTES: Final = 16 << 20
 """Least size of a full cache of a library that is reported: a tenth of what torch takes."""
-_KEEPS_PLANS: Final = regex(r"convolution|mkldnn|onednn")
-"""Operators of oneDNN, which keeps a plan for each shape."""
+_MIN_IN_OPERATORS: Final = 0.5
+"""Share of the growth that operators must allocate, for which Python's objects are not searched."""
+_MIN_RECOMPILED: Final = 0.5
+"""Compilations per step from which they are the growth of which nothing else is known."""
+_MAX_COMPILATIONS: Final = 64
+"""Compilations that Dynamo retains."""
 _FULL_SHARE: Final = 0.9
 """Share of its size from which such a cache is full."""
 _ARRAY: Final = full_name(np.ndarray)
@@ -152,7 +158,7 @@ class HostGrowthTracker:
         n_measured = sum(totals.n_blocks for totals in added)
 
         mean = n_bytes / (n_measured if n_measured >= _MIN_EXPLAINED * n_blocks else n_blocks)
-        return min(max(mean, 0.0), _MAX_BLOCK_BYTES)
+        return min(max(mean, 0.0), MAX_BLOCK_BYTES)
 
     def scan(self, step: int, own_containers: Iterable[object] = (), n_own_blocks: int = 0) -> None:
         """Scan all objects at the end of a step.
@@ -196,20 +202,18 @@ class HostGrowthTracker:
             Growth of a library's memory if neither the scans nor the traced allocations explain it;
             None without growth, or if there was not enough to examine it.
         """
-        if trend is None or len(self._scans) < MIN_SCANS:
+        if trend is None:
             return None
 
-        n_steps = trend.last_step - trend.first_step
-        leak = Leak(
-            kind="host",
-            device="host",
-            per_step_bytes=round(trend.per_step),
-            bytes=round(trend.per_step * n_steps),
-            n=0,
-            first_step=trend.first_step,
-            last_step=trend.last_step,
-            type="",
-        )
+        leak = _of_trend(trend)
+        if self.is_in_operators(trend.per_step):
+            return self._with_operators(replace(leak, kind="native"))
+        if len(self._scans) < MIN_SCANS:
+            return _find_untraced_recompilations(leak)
+        return self._find_in_scans(leak, trend)
+
+    def _find_in_scans(self, leak: Leak, trend: Trend) -> Leak | None:
+        """Return growth with what the scans and the traced allocations know of it, or None."""
         recompiled = self._find_recompiled(trend)
         if recompiled is not None:
             return _of_recompilations(leak, *recompiled)
@@ -230,6 +234,18 @@ class HostGrowthTracker:
 
         native = self._with_operators(replace(leak, kind="native"))
         return None if native is None else self._with_owner(native)
+
+    def is_explained(self, trend: Trend) -> bool:
+        """Tell whether it is known what grows, and a further scan would find nothing new."""
+        if self.is_in_operators(trend.per_step):
+            return True
+        leak = self.find_leak(trend) if len(self._scans) >= MIN_SCANS else None
+        return leak is not None and bool(leak.chains)
+
+    def is_in_operators(self, per_step: float) -> bool:
+        """Tell whether operators are known to allocate most of some growth per step."""
+        native = self.native.growth
+        return native is not None and native.in_operators >= _MIN_IN_OPERATORS * per_step
 
     def find_full_cache(self, heap: tuple[Int64s, Floats]) -> Leak | None:
         """Find a library's cache for each new shape that has grown much and is full by now.
@@ -318,14 +334,9 @@ class HostGrowthTracker:
         if not sites:
             if growth.new_shapes < _MIN_EXPLAINED * leak.per_step_bytes:
                 return leak
-            plans = {
-                site: rate
-                for site, rate in growth.for_new_shapes.items()
-                if _KEEPS_PLANS.search(site.operator)
-            }
-            if sum(plans.values()) < _MIN_SHARE * growth.new_shapes:
+            if sum(growth.plans.values()) < _MIN_SHARE * growth.new_shapes:
                 return None
-            sites = _find_main_sites(plans, _MIN_SHARE * growth.new_shapes)
+            sites = _find_main_sites(growth.plans, _MIN_SHARE * growth.new_shapes)
             leak = replace(leak, is_for_new_shapes=True)
 
         names = dict.fromkeys(site.operator for site in sites if site.operator)
@@ -378,10 +389,42 @@ class HostGrowthTracker:
         return leak
 
 
+def mapped_leak(trend: Trend) -> Leak:
+    """Return growth of memory that was mapped beside C's heap, which no Python object has."""
+    return replace(_of_trend(trend), kind="native", is_mapped=True)
+
+
+def _of_trend(trend: Trend) -> Leak:
+    """Return growth of the host's memory of which nothing more is known."""
+    return Leak(
+        kind="host",
+        device="host",
+        per_step_bytes=round(trend.per_step),
+        bytes=round(trend.per_step * (trend.last_step - trend.first_step)),
+        n=0,
+        first_step=trend.first_step,
+        last_step=trend.last_step,
+        type="",
+    )
+
+
 def _find_main_sites(rates: dict[NativeSite, float], min_rate: float) -> list[NativeSite]:
     """Find the sites that allocate at least so many bytes per step, the most first."""
     sites = [site for site, rate in rates.items() if rate >= max(min_rate, 1.0)]
     return sorted(sites, key=lambda site: -rates[site])
+
+
+def _find_untraced_recompilations(leak: Leak) -> Leak | None:
+    """Return growth by recompilations if they come with most steps, else None.
+
+    In a short run nothing else is known, and each of them leaves hundreds of kilobytes of code.
+    """
+    recompiled = find_most_recompiled()
+    if recompiled is None:
+        return None
+    n_expected = min(leak.last_step - leak.first_step, _MAX_COMPILATIONS)
+    is_often = recompiled[1] >= _MIN_RECOMPILED * n_expected
+    return _of_recompilations(leak, *recompiled) if is_often else None
 
 
 def _of_recompilations(leak: Leak, compiled: Compiled, n: int) -> Leak:

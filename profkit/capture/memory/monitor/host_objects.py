@@ -23,7 +23,6 @@ from profkit.capture.memory.monitor.object_sizes import (
     has_buffer,
     mean_values_bytes,
     size_function,
-    size_of,
     sizes_of,
     small_block_bytes,
 )
@@ -392,7 +391,7 @@ def _find_containers(groups: Sequence[_TypeGroup], min_entries: int) -> Iterator
             continue
 
         # Interned: thousands of names would be new strings in the program's memory.
-        name = sys.intern(full_name(kind))
+        name, size_of = sys.intern(full_name(kind)), size_function(kind)
         lengths = map(len, things) if id(kind) in _BUILTIN_LENGTH else map(length_of, things)
         for thing, length in zip(things, lengths, strict=True):
             if length is not None and length >= min_entries:

@@ -7,11 +7,15 @@ from typing import Final
 from profkit.capture.memory.monitor.allocation_sites import AllocationSampler
 from profkit.capture.memory.monitor.budget import OVERDUE, Budget, Clock, Work
 from profkit.capture.memory.monitor.host_growth import (
+    MAX_BLOCK_BYTES,
     MIN_BYTES_PER_STEP,
+    MIN_MAPPED_BYTES_PER_STEP,
     MIN_SCANS,
     HostGrowthTracker,
+    mapped_leak,
 )
 from profkit.capture.memory.monitor.live_tensors import LiveTensors
+from profkit.capture.memory.monitor.native_growth import MAX_MEASUREMENTS
 from profkit.capture.memory.monitor.sampler import Sampler
 from profkit.capture.memory.monitor.series import Series, TracedSteps, growth_of
 from profkit.capture.memory.monitor.tracemalloc_lines import TracemallocLines
@@ -120,6 +124,13 @@ class Instruments:
             earlier = self.live_tensors.find_earlier(self.first_step, step)
         self.series.add_earlier(earlier)
 
+    def wants_heap_measured(self) -> bool:
+        """Tell whether the heap is to be measured before Python's objects are scanned.
+
+        This takes milliseconds. If operators allocate what grows, a scan would find nothing.
+        """
+        return not self.host.native.n_begun and self.clock.affords("lines")
+
     def affords_host_scan(self) -> bool:
         """Tell whether another scan of host objects is affordable.
 
@@ -128,12 +139,10 @@ class Instruments:
         and these objects are known. One scan alone tells nothing, so a second, short one follows
         it even if both take more than the budget has.
         """
-        # Once the heap's growth is known by operator, Python's objects are not what explains it.
-        if self.host.native.growth is not None and not self.clock.is_within_share("host"):
-            return False
         ns_per_block = _NS_PER_BLOCK_OF_COMPILERS if has_compiled() else _NS_PER_BLOCK_OF_HOST_SCAN
         by_blocks_ns = ns_per_block * sys.getallocatedblocks()
         by_passes_ns = _PASSES_OF_HOST_SCAN * self.clock.mean_ns("first")
+
         if self.clock.affords("host", max(by_blocks_ns, by_passes_ns)):
             return True
         is_second = self.host.n_scans == MIN_SCANS - 1
@@ -209,8 +218,10 @@ class Instruments:
             Whether they were scanned.
         """
         with self.clock.spending("evaluate"):
-            grows = self.host_trend() is not None or self.host.has_traced_growth
-        if self.host.n_scans >= _MAX_HOST_SCANS or not grows:
+            trend = self.host_trend()
+            is_explained = trend is not None and self.host.is_explained(trend)
+        grows = trend is not None or self.host.has_traced_growth
+        if self.host.n_scans >= _MAX_HOST_SCANS or not grows or is_explained:
             return False
 
         with self.clock.spending("host"), self.sampler.excluding_own():
@@ -236,10 +247,17 @@ class Instruments:
         wants_lines = not self.lines.is_enabled and self.host.growth.per_step is None
         return wants_lines and self.clock.affords("lines")
 
+    def host_grows(self) -> bool:
+        """Tell whether the host's memory grows beyond its tensors."""
+        with self.clock.spending("evaluate"):
+            return self.host_trend() is not None
+
     def is_native(self) -> bool:
         """Return whether growth seems to be native, and its lines and operators are unknown."""
+        if self.host.native.n_begun >= MAX_MEASUREMENTS:
+            return False
         leak = self.host.find_leak(self.host_trend())
-        return leak is not None and leak.kind == "native" and self.host.native.growth is None
+        return leak is not None and leak.kind == "native" and not leak.stack
 
     def trace_lines(self, step: int) -> bool:
         """Trace Python's allocations, and return whether tracing has begun."""
@@ -267,6 +285,25 @@ class Instruments:
     def find_host_leak(self, *, is_final: bool = False) -> Leak | None:
         """Return the growth of the heap beyond tensors and graphs as a leak, or None."""
         return self.host.find_leak(self.host_trend(is_final=is_final))
+
+    def find_mapped_leak(self) -> Leak | None:
+        """Return the growth of memory that was mapped beside the heap, or None.
+
+        Python's small objects are in memory of this kind. So it must grow whether their blocks
+        count nothing or as much as they can have. And it must grow by more than the pages of large
+        blocks that the heap has, which become resident one by one while such a buffer is filled.
+        """
+        trends = [
+            growth_of(self.series.mapped(block_bytes), MIN_MAPPED_BYTES_PER_STEP)
+            for block_bytes in (0.0, MAX_BLOCK_BYTES)
+        ]
+        grown = [trend for trend in trends if trend is not None]
+        if len(grown) < len(trends):
+            return None
+
+        slowest = min(grown, key=lambda trend: trend.per_step)
+        total = slowest.per_step * (slowest.last_step - slowest.first_step)
+        return mapped_leak(slowest) if total > self.sampler.most_untouched_bytes() else None
 
     def stop(self) -> None:
         """Stop sampling sites, tracing and measuring at the end of monitoring."""

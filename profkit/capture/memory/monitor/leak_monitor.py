@@ -280,7 +280,8 @@ class LeakMonitor:
         return Evaluated(
             grows=grows,
             affords_inspection=clock.affords("inspection"),
-            affords_host=self._instruments.affords_host_scan(),
+            affords_host=self._instruments.wants_heap_measured()
+            or self._instruments.affords_host_scan(),
             can_sample_sites=grows
             and self._inspections.lacks_sites()
             and self._instruments.sites.can_begin(),
@@ -306,9 +307,11 @@ class LeakMonitor:
         return SitesRecorded(is_step_due=True)
 
     def _scan_host(self) -> HostScanned:
-        """Scan Python's objects if the host's memory grows."""
+        """Scan Python's objects if the host's memory grows, once operators do not explain it."""
         instruments = self._instruments
-        if not instruments.scan_host(self._state.step):
+        if instruments.wants_heap_measured() and not self._is_tracing():
+            return HostScanned(wants_lines=False, is_native=instruments.host_grows())
+        if not instruments.affords_host_scan() or not instruments.scan_host(self._state.step):
             return HostScanned(wants_lines=False, is_native=False)
         wants_lines = instruments.can_trace_lines() and not self._is_tracing()
         is_native = not wants_lines and instruments.is_native()

@@ -15,7 +15,6 @@ Source: ``/proc/[pid]/smaps_rollup`` in proc(5); pytorch/pytorch#13246.
 
 import math
 import multiprocessing.process
-import os
 from collections.abc import Iterator
 from dataclasses import field, replace
 from pathlib import Path
@@ -26,7 +25,7 @@ import numpy as np
 from profkit.capture.memory.monitor.allocation_sites import with_site
 from profkit.capture.memory.monitor.dataset_containers import Addition, find_addition
 from profkit.capture.memory.monitor.series import MAX_SAMPLES, growth_of
-from profkit.capture.process.malloc_stats import Heap
+from profkit.capture.process.malloc_stats import Heap, read_resident
 from profkit.dataclass import dataclass
 from profkit.index.trend import Trend, median_slope
 from profkit.model.growth import growth
@@ -238,15 +237,9 @@ def _worker_pids() -> Iterator[int]:
 
 
 def resident_bytes(pid: int) -> int | None:
-    """Return the resident memory of a process, or None if the system does not report it.
-
-    Source: ``/proc/[pid]/statm`` in proc(5).
-    """
-    try:
-        pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
-    except (OSError, ValueError, IndexError):
-        return None
-    return pages * os.sysconf("SC_PAGE_SIZE")
+    """Return the resident memory of a process, or None if the system does not report it."""
+    resident = read_resident(pid)
+    return None if resident is None else resident.bytes
 
 
 def _read_sizes(pid: int) -> tuple[int, int] | None:

@@ -202,6 +202,7 @@ class Evaluated(NamedTuple):
 
     Attributes:
         grows: Whether memory grows.
+        affords_host: Whether growth of the host's memory can be examined.
         can_sample_sites: Whether sites are missing and can be recorded.
     """
 
@@ -235,11 +236,11 @@ class Inspected(NamedTuple):
 
 
 class HostScanned(NamedTuple):
-    """Python's objects were scanned, or need not be.
+    """Python's objects were scanned, or need not be, or not yet.
 
     Attributes:
         wants_lines: Whether the lines of their allocations are unknown and can be traced.
-        is_native: Whether they do not explain the growth.
+        is_native: Whether they do not explain the growth, or a library may, which is seen sooner.
     """
 
     wants_lines: bool

@@ -7,7 +7,8 @@ that the steps before did not have may be a cache of plans, as oneDNN has one of
 and is counted apart.
 
 Source: ``sys.settrace`` of Python's library reference, which is left to the program if it uses it;
-``ONEDNN_PRIMITIVE_CACHE_CAPACITY`` in oneDNN's developer guide.
+``ONEDNN_PRIMITIVE_CACHE_CAPACITY`` in oneDNN's developer guide; ``use_mkldnn_matmul`` in torch's
+``aten/src/ATen/native/mkldnn/Matmul.cpp``.
 """
 
 import contextlib
@@ -26,11 +27,22 @@ from profkit.capture.process import program_profilers, signals
 from profkit.capture.process.malloc_stats import Heap
 from profkit.capture.process.objects import no_torch_function
 from profkit.capture.source.user_code import Place, UserCode
+from profkit.patterns import regex
 
 _N_STEPS: Final = 4
 """Steps that are measured; those after the first show what repeats."""
-_MAX_READS: Final = 100_000
+_MAX_READS: Final = 20_000
 """Measurements of the heap, of some microseconds each, after which the rest is left out."""
+
+MAX_MEASUREMENTS: Final = 2
+"""Measurements of a few steps each: the first comes early, and may miss what grows later."""
+_ONEDNN: Final = regex(r"convolution|mkldnn|onednn")
+"""Operators of oneDNN, which keeps a plan for each shape."""
+_ONEDNN_IN_LOW_PRECISION: Final = regex(r"::(addmm|mm|bmm|baddbmm|addbmm|addmv|linear)$")
+"""Operators that are oneDNN's in 16 bits, and MKL's otherwise."""
+_BYTES_PER_TENSOR: Final = 2_500
+"""Upper bound of the host memory of a tensor beside its storage, which is the tensor's."""
+_LOW_PRECISION: Final = frozenset({"torch.bfloat16", "torch.float16"})
 
 
 class NativeSite(NamedTuple):
@@ -46,15 +58,23 @@ class NativeGrowth(NamedTuple):
     Attributes:
         by_site: By line and operator, in shapes that had been there before.
         for_new_shapes: By line and operator, for shapes that had not.
+        plans: The part of it that is in operators of oneDNN.
     """
 
     by_site: dict[NativeSite, float]
     for_new_shapes: dict[NativeSite, float]
+    plans: dict[NativeSite, float]
 
     @property
     def new_shapes(self) -> float:
         """Return the bytes per step in all operators, for shapes that had not been there before."""
         return sum(self.for_new_shapes.values())
+
+    @property
+    def in_operators(self) -> float:
+        """Return the bytes per step that operators allocate, which no Python object owns."""
+        repeated = (rate for site, rate in self.by_site.items() if site.operator)
+        return sum(rate for rate in (*repeated, *self.plans.values()) if rate > 0)
 
 
 class _HeapReadings:
@@ -63,6 +83,7 @@ class _HeapReadings:
     Attributes:
         by_site: Bytes by line and operator.
         for_new_shapes: The same for shapes that had not been there before.
+        planned: Sites of operators that keep plans.
         n: Readings of the heap.
         last_bytes: The last one at a line.
         place: The line that is running.
@@ -71,6 +92,7 @@ class _HeapReadings:
     def __init__(self) -> None:
         self.by_site: dict[NativeSite, int] = {}
         self.for_new_shapes: dict[NativeSite, int] = {}
+        self.planned: set[NativeSite] = set()
         self.n = 0
         self.last_bytes = 0
         self.place: Place | None = None
@@ -92,12 +114,23 @@ class _HeapReadings:
         allocated = self._heap.allocated()
         return 0 if allocated is None else allocated.bytes
 
-    def add(self, operator: str, n_bytes: int, *, is_new_shape: bool = False) -> None:
+    def add(
+        self,
+        operator: str,
+        n_bytes: int,
+        *,
+        is_new_shape: bool = False,
+        keeps_plans: bool = False,
+    ) -> None:
         """Add what an operator, or the rest of a line, has allocated."""
-        if self.place is not None and n_bytes:
-            sums = self.for_new_shapes if is_new_shape else self.by_site
-            site = NativeSite(self.place, operator)
-            sums[site] = sums.get(site, 0) + n_bytes
+        if self.place is None or not n_bytes:
+            return
+
+        site = NativeSite(self.place, operator)
+        sums = self.for_new_shapes if is_new_shape else self.by_site
+        sums[site] = sums.get(site, 0) + n_bytes
+        if keeps_plans:
+            self.planned.add(site)
 
     def clear(self) -> None:
         """Forget what was added: the first step shows what is allocated once."""
@@ -110,7 +143,8 @@ class _HeapReadings:
             {site: n_bytes / n_steps for site, n_bytes in sums.items()}
             for sums in (self.by_site, self.for_new_shapes)
         )
-        return NativeGrowth(by_site, for_new_shapes)
+        plans = {site: rate for site, rate in for_new_shapes.items() if site in self.planned}
+        return NativeGrowth(by_site, for_new_shapes, plans)
 
 
 class NativeSampler:
@@ -120,11 +154,14 @@ class NativeSampler:
         is_on: Whether steps are being measured, or a mode of the program is still above the one
             that measured them.
         growth: What was found, once it is.
+        n_begun: How often measuring was begun.
     """
 
     def __init__(self) -> None:
         self.is_on = False
         self.growth: NativeGrowth | None = None
+        self.n_begun = 0
+        self._is_measured = False
         self._readings = _HeapReadings()
         self._user_code = UserCode()
         self._mode: RecordingMode | None = None
@@ -135,9 +172,10 @@ class NativeSampler:
 
     def begin(self, step: int) -> None:
         """Measure the steps after this one, unless the program uses what that needs."""
+        self.n_begun += 1
         if sys.gettrace() is not None or not can_record() or not self._readings.is_possible:
             return
-        self._first = step
+        self._first, self._is_measured, self._readings = step, False, _HeapReadings()
         self._mode = RecordingMode(self._count_operator, self._read_before_operator)
         self.is_on = True
         program_profilers.subscribe(self._on_program_profiler)
@@ -154,9 +192,11 @@ class NativeSampler:
             self._readings.clear()
         self._known |= self._seen
 
-        if self.growth is None and (n_steps >= _N_STEPS or self._readings.is_exhausted):
-            self.growth = self._readings.per_step(max(n_steps - 1, 1))
-        if self.growth is not None:
+        if n_steps >= _N_STEPS or self._readings.is_exhausted:
+            # A mode of the program may keep the one that measures alive for further steps.
+            if not self._is_measured:
+                self.growth = self._readings.per_step(max(n_steps - 1, 1))
+                self._is_measured = True
             self.end()
         return not self.is_on
 
@@ -194,7 +234,9 @@ class NativeSampler:
 
     def _at_call(self, frame: FrameType, _event: str, _arg: object) -> Any:  # noqa: ANN401
         """Return the tracer of the lines of a function that begins; None for a library's."""
-        if not self.is_on or not self._user_code.is_user_file(frame.f_code.co_filename):
+        if not self.is_on or self._readings.is_exhausted:
+            return None
+        if not self._user_code.is_user_file(frame.f_code.co_filename):
             return None
         self._move_to(frame)
         return self._at_line
@@ -205,7 +247,7 @@ class NativeSampler:
             self._is_in_operator = False
         if self.is_on and event in {"line", "return"}:
             self._move_to(frame.f_back if event == "return" else frame)
-        return self._at_line
+        return None if self._readings.is_exhausted else self._at_line
 
     def _move_to(self, frame: FrameType | None) -> None:
         """Add what the line before has allocated, and go on with another one."""
@@ -229,15 +271,28 @@ class NativeSampler:
 
         # A handler of the program runs after the block: what it raises is not suppressed.
         with signals.held(), contextlib.suppress(Exception), no_torch_function():
-            inputs, outputs = list(tensors_in(call.inputs)), tensors_in(call.outputs)
+            inputs, outputs = list(tensors_in(call.inputs)), list(tensors_in(call.outputs))
             old = {storage[0] for tensor in inputs if (storage := storage_of(tensor))}
             new = {storage[0]: storage[1] for tensor in outputs if (storage := storage_of(tensor))}
-            beyond = added - sum(n_bytes for key, n_bytes in new.items() if key not in old)
+            made = [n_bytes for key, n_bytes in new.items() if key not in old]
+            beyond = added - sum(made)
+            beyond -= min(max(beyond, 0), _BYTES_PER_TENSOR * len(outputs))
 
             shapes = tuple((str(tensor.dtype), tuple(tensor.shape)) for tensor in inputs)
-            name = str(call.operator).rpartition(".")[0]
+            name = str(call.operator).rpartition(".")[0].replace(".", "::")
             self._seen.add((name, shapes))
-            is_new_shape = (name, shapes) not in self._known
-            readings.add(name.replace(".", "::"), beyond, is_new_shape=is_new_shape)
+            readings.add(
+                name,
+                beyond,
+                is_new_shape=(name, shapes) not in self._known,
+                keeps_plans=keeps_plans(name, {dtype for dtype, _ in shapes}),
+            )
         # The line has what the operators in it do not account for.
         readings.last_bytes += added
+
+
+def keeps_plans(operator: str, dtypes: set[str]) -> bool:
+    """Tell whether an operator is oneDNN's, which keeps a plan for each shape."""
+    if _ONEDNN.search(operator):
+        return True
+    return bool(_ONEDNN_IN_LOW_PRECISION.search(operator)) and not dtypes.isdisjoint(_LOW_PRECISION)

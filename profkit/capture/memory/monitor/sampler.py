@@ -10,11 +10,11 @@ from profkit.capture.memory.holders.autograd_graphs import GraphWalk, grad_fns_o
 from profkit.capture.memory.monitor.budget import OVERDUE, Clock, Work
 from profkit.capture.memory.monitor.host_peak import HostPeaks
 from profkit.capture.memory.monitor.live_tensors import LiveTensors
-from profkit.capture.memory.monitor.loader_workers import Workers, resident_bytes
+from profkit.capture.memory.monitor.loader_workers import Workers
 from profkit.capture.memory.monitor.series import Lack, Sample, Series
 from profkit.capture.process import devices
 from profkit.capture.process.cpu_time import main_delayed_ns
-from profkit.capture.process.malloc_stats import Allocated, Heap
+from profkit.capture.process.malloc_stats import Allocated, Heap, read_resident
 from profkit.capture.process.objects import no_torch_function
 from profkit.capture.process.torch_features import shows_saved_tensors
 from profkit.capture.recording.session import sessions
@@ -23,6 +23,8 @@ from profkit.readers.process_memory import garbage_collection_paused
 
 MAX_NODES: Final = 20_000
 """Graph nodes walked per sample, some 60 ms: a larger graph needs no further evidence."""
+_MAX_BLOCK_IN_ARENA: Final = 32 << 20
+"""Larger blocks have memory of their own. Source: ``M_MMAP_THRESHOLD`` in mallopt(3)."""
 _BYTES_INTERVAL: Final = 8
 """Samples between those that also measure the bytes saved by graphs, which takes five times as
 long as counting nodes."""
@@ -71,7 +73,7 @@ class Sampler:
         # Resident memory and the devices' are read with the tensors: all are of one moment.
         with self._clock.spending(work):
             amounts = self._live_tensors.scan(step, full=work != "young")
-            rss_bytes = None if is_tracing else resident_bytes(os.getpid())
+            resident = None if is_tracing else read_resident(os.getpid())
             device_bytes = _read_devices()
 
         is_due = n_samples % _BYTES_INTERVAL == 0 or step >= _BYTES_OVERDUE * self._bytes_step
@@ -79,7 +81,7 @@ class Sampler:
         if is_tracing:
             self.host_peaks.skip()
         else:
-            self.host_peaks.note(step, rss_bytes)
+            self.host_peaks.note(step, None if resident is None else resident.bytes)
 
         # The walk has a budget of its own: it costs more than the rest where graphs are large.
         n_nodes, graph_bytes, has_more = self._walk_graphs(step, with_bytes=is_due)
@@ -87,14 +89,17 @@ class Sampler:
         # Where the machine gets busy, steps take longer that are the same.
         own_ns = self._clock.own_ns() + sessions.spent_ns + main_delayed_ns()
         ts_ns = self._clock.monitored_ns()
+
+        is_heap_read = not is_heap_own and n_nodes is not None
+        heap = self._read_heap_if_affordable(step) if is_heap_read else None
         return Sample(
             step,
             ts_ns,
             amounts,
             n_nodes,
             graph_bytes,
-            rss_bytes,
-            None if is_heap_own or n_nodes is None else self._read_heap_if_affordable(step),
+            resident,
+            heap,
             *device_bytes,
             worker_bytes=self._read_worker(step, is_tracing=is_tracing),
             own_ns=own_ns,
@@ -128,6 +133,11 @@ class Sampler:
                     for excluded, late, early in zip(self._excluded, after, before, strict=True)
                 )
                 self._excluded = Allocated(*(max(0, amount) for amount in added))
+
+    def most_untouched_bytes(self) -> int:
+        """Return an upper bound of the bytes on the heap that were not resident at first."""
+        in_use = self._heap.in_use()
+        return _MAX_BLOCK_IN_ARENA + (in_use[1] if in_use is not None else 0)
 
     def exclude_jump(self, step: int, series: Series) -> None:
         """Exclude what the heap has grown since the last sample beyond its pace until then.
@@ -163,7 +173,8 @@ class Sampler:
         now = self._read_without_tracing()
         if now is None:
             return None
-        return Allocated(now.bytes - self._excluded.bytes, now.n_blocks - self._excluded.n_blocks)
+        own = self._excluded
+        return Allocated(now.bytes - own.bytes, now.n_blocks - own.n_blocks, now.free_bytes)
 
     def _read_without_tracing(self) -> Allocated | None:
         """Read what is allocated, without the records of traced allocations, which come and go."""

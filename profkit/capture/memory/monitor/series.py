@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from profkit.capture.memory.monitor.live_tensors import MIN_AGE_STEPS, Amount, Earlier, TensorKind
-from profkit.capture.process.malloc_stats import Allocated
+from profkit.capture.process.malloc_stats import Allocated, Resident
 from profkit.dataclass import dataclass
 from profkit.index.trend import (
     MIN_POINTS,
@@ -78,7 +78,7 @@ class Sample(NamedTuple):
         ts_ns: Nanoseconds since monitoring began.
         n_nodes: Nodes of all graphs, or None if not measured.
         graph_bytes: Bytes saved by them beyond live tensors, or None.
-        rss_bytes: Resident memory.
+        resident: Resident memory, or None.
         heap: What C's and Python's allocators have allocated, or None.
         allocated_bytes: Allocated bytes of the device allocators.
         reserved_bytes: Their reserved bytes.
@@ -93,7 +93,7 @@ class Sample(NamedTuple):
     amounts: dict[TensorKind, Amount]
     n_nodes: int | None = None
     graph_bytes: int | None = None
-    rss_bytes: int | None = None
+    resident: Resident | None = None
     heap: Allocated | None = None
     allocated_bytes: int | None = None
     reserved_bytes: int | None = None
@@ -106,12 +106,15 @@ class Sample(NamedTuple):
         by_device: dict[str, int] = {}
         for kind, amount in self.amounts.items():
             by_device[kind.device] = by_device.get(kind.device, 0) + amount.bytes
+
         return MemorySample(
             step=self.step,
             ts_ns=self.ts_ns,
-            host_rss_bytes=self.rss_bytes,
+            host_rss_bytes=None if self.resident is None else self.resident.bytes,
             tensor_bytes=by_device,
             graph_bytes=self.graph_bytes,
+            heap_bytes=None if self.heap is None else self.heap.bytes,
+            heap_free_bytes=None if self.heap is None else self.heap.free_bytes,
             allocated_bytes=self.allocated_bytes,
             reserved_bytes=self.reserved_bytes,
             worker_bytes=self.worker_bytes,
@@ -282,6 +285,22 @@ class Series:
     def heap(self) -> tuple[Int64s, Floats]:
         """Return steps, and bytes of C's allocator."""
         return _columns([(s.step, s.heap.bytes) for s in self.samples if s.heap is not None])
+
+    def mapped(self, block_bytes: float) -> tuple[Int64s, Floats]:
+        """Return steps, and resident bytes beside C's heap and the blocks of Python's allocator.
+
+        Args:
+            block_bytes: Taken for the bytes of a block.
+        """
+        rows: list[tuple[int, int]] = []
+        for sample in self.samples:
+            if sample.resident is None or sample.heap is None:
+                continue
+            in_heap = sample.heap.bytes + sample.heap.free_bytes
+            in_blocks = round(block_bytes * sample.heap.n_blocks)
+            rows.append((sample.step, sample.resident.own_bytes - in_heap - in_blocks))
+
+        return _columns(rows)
 
     def heap_rises(self, min_per_step: float) -> bool:
         """Tell whether the heap has grown so much per step at the latest samples."""

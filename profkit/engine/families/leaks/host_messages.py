@@ -47,6 +47,11 @@ def _native_message(leak: Leak) -> str:
             f"{growth_text(leak)}. No tensor and no object that can be measured owns it: most "
             f"likely objects of type {quoted(leak.type)} do, {place}."
         )
+    if leak.is_mapped:
+        return (
+            f"{growth_text(leak)}: it is mapped beside the heap, by a library or by `mmap`, and is "
+            "not unmapped."
+        )
     names = ", ".join(map(quoted, leak.operators))
     during = f" in {names}" if names else ""
     if leak.is_for_new_shapes:

@@ -8,7 +8,12 @@ import torch
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from profkit.capture.memory.monitor.host_growth import HostGrowthTracker
-from profkit.capture.memory.monitor.native_growth import NativeGrowth, NativeSampler, NativeSite
+from profkit.capture.memory.monitor.native_growth import (
+    NativeGrowth,
+    NativeSampler,
+    NativeSite,
+    keeps_plans,
+)
 from tests.capture.memory.monitor.counting_mode import Counting
 
 
@@ -44,7 +49,7 @@ def test_a_mode_of_the_program_is_never_popped(sampler: NativeSampler) -> None:
 def test_a_full_cache_of_plans_is_found_with_its_operator_and_when_it_was_full() -> None:
     tracker = HostGrowthTracker()
     site = NativeSite((__file__, 1, "step"), "aten::convolution")
-    tracker.native.growth = NativeGrowth({}, {site: 120_000.0})
+    tracker.native.growth = NativeGrowth({}, {site: 120_000.0}, {site: 120_000.0})
     steps = np.arange(1, 302, 10)
     values = np.minimum(steps, 200) * 125_000.0
 
@@ -56,5 +61,24 @@ def test_a_full_cache_of_plans_is_found_with_its_operator_and_when_it_was_full()
     assert leak.per_step_bytes == pytest.approx(125_000, rel=0.05)
 
     assert tracker.find_full_cache((steps, values / 10)) is None
-    tracker.native.growth = NativeGrowth({site: 120_000.0}, {})
+    tracker.native.growth = NativeGrowth({site: 120_000.0}, {}, {})
     assert tracker.find_full_cache((steps, values)) is None
+
+
+def test_operators_of_onednn_keep_a_plan_for_each_shape() -> None:
+    floats, bfloats = {"torch.float32"}, {"torch.bfloat16"}
+    assert keeps_plans("aten::convolution", floats)
+    assert keeps_plans("aten::mkldnn_rnn_layer", floats)
+    assert keeps_plans("aten::addmm", bfloats)
+    assert not keeps_plans("aten::addmm", floats)
+    assert not keeps_plans("aten::add", bfloats)
+
+
+def test_the_memory_of_output_tensors_is_no_librarys(sampler: NativeSampler) -> None:
+    sampler.begin(10)
+    kept = []
+    for step in range(11, 15):
+        kept += [torch.ones(()) for _ in range(100)]
+        sampler.advance(step)
+    assert sampler.growth is not None
+    assert sampler.growth.in_operators < 10_000
