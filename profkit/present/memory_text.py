@@ -401,8 +401,12 @@ def no_leak_text(memory: MemorySummary) -> str:
 def _describe_past_growth(memory: MemorySummary) -> str:
     """Say when the process has grown, and how much of it is free; empty if it hardly has."""
     measured = [step for step in memory.steps if step.host_rss_bytes is not None]
+    # The system does not tell, or no step ended while memory was monitored.
+    if not measured:
+        return ""
+
     sizes = [step.host_rss_bytes or 0 for step in measured]
-    grown = sizes[-1] - sizes[0] if sizes else 0
+    grown = sizes[-1] - sizes[0]
     if grown < max(_MIN_PAST_BYTES, _MIN_PAST_SHARE * sizes[0]):
         return ""
 

@@ -255,6 +255,10 @@ def test_a_process_that_has_grown_is_not_said_to_have_no_growth() -> None:
         "C's allocator keeps"
     )
 
+    unmeasured = [replace(step, host_rss_bytes=None) for step in memory.steps]
+    for steps in ([], unmeasured):
+        assert "no memory grows" in no_leak_text(replace(memory, steps=tuple(steps)))
+
     late = monitored(400, 400, 400, 440).summary.memory
     assert late is not None
     assert no_leak_text(late) == "host memory grew to the end, and what keeps it was not found"
