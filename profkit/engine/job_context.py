@@ -204,10 +204,14 @@ class JobContext:
 
         In its further steps it may wait for ranks that write their recording.
         """
-        names = [activity.steps for activity in self._activities]
-        common = set(names[0]).intersection(*names[1:])
+        names = self._activities[rank].steps
+        return np.flatnonzero([name in self._common_step_names for name in names])
 
-        return np.flatnonzero([name in common for name in names[rank]])
+    @cached_property
+    def _common_step_names(self) -> set[str]:
+        """Names of the steps that all ranks have, compared once and not for each rank."""
+        first, *others = (activity.steps for activity in self._activities)
+        return set(first).intersection(*others)
 
     def extra_step_times(self, rank: int) -> Int64s:
         """Return how much longer a rank takes itself than the median of the others, by step.
@@ -218,11 +222,19 @@ class JobContext:
             Nanoseconds for each step that all ranks have, negative where it is faster. Shape
             ``(s,)``.
         """
-        own_ns = np.array([self._own_step_times(other) for other in range(len(self.ranks))])
+        own_ns = self._own_step_times
         usual_ns = np.median(np.delete(own_ns, rank, axis=0), axis=0)
         return np.asarray(own_ns[rank] - usual_ns.astype(np.int64))
 
-    def _own_step_times(self, rank: int) -> Int64s:
+    @cached_property
+    def _own_step_times(self) -> Int64s:
+        """Times that ranks take themselves for the steps that all have. Shape ``(ranks, s)``."""
+        times = [self._measure_own_steps(rank) for rank in range(len(self.ranks))]
+        # Steps of one name are compared in their order, of which a rank may have more.
+        n_steps = min(map(len, times))
+        return np.array([time[:n_steps] for time in times])
+
+    def _measure_own_steps(self, rank: int) -> Int64s:
         activity, steps = self._activities[rank], self.common_steps(rank)
         starts_ns, ends_ns = activity.step_starts_ns[steps], activity.step_ends_ns[steps]
         return ends_ns - starts_ns - covered_within(activity.waits, starts_ns, ends_ns)

@@ -1,6 +1,7 @@
 """COM004 straggling-rank."""
 
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -251,6 +252,26 @@ def test_a_rank_that_is_slow_in_some_of_a_few_steps_may_be_so_by_chance(
 ) -> None:
     folder = build_job_on_cpus(tmp_path, [ms * MS for ms in extra_ms])
     assert (find_straggler(folder) is not None) == is_found
+
+
+def test_ranks_may_have_recorded_different_numbers_of_steps_of_one_name(tmp_path: Path) -> None:
+    job = JobBuilder(2)
+    for n_steps in (4, 1):
+        for _ in range(n_steps):
+            # The last step is of rank 1 alone.
+            ranks = job.ranks if n_steps > 1 else job.ranks[1:]
+            with ExitStack() as steps:
+                for b in ranks:
+                    steps.enter_context(b.annotation("ProfilerStep#1"))
+                    device_ns = 8 * MS if b is job.ranks[1] else 5 * MS
+                    b.launch("aten::mm", kernel="gemm", host_ns=5_000, device_ns=device_ns)
+                if n_steps > 1:
+                    job.collective("all-reduce", MS)
+                for b in ranks:
+                    b.synchronize()
+    report = analyze(job.write(tmp_path), strict=True)
+    assert [len(rank.steps_ns) for rank in report.ranks] == [4, 5]
+    assert "COM004" in {finding.rule for finding in report.findings}
 
 
 def test_it_is_silent_when_what_the_rank_does_is_hidden(found_in_job: FoundInJob) -> None:
