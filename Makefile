@@ -6,7 +6,7 @@
 # make site      the documentation site, build/site  make pictures  take docs/images again, in a browser
 # make test-programs  programs that use other libraries, bare and watched; installs .venv-programs
 # make chaos     programs of all kinds with random signals, bare and watched: none may break; RUNS=16
-# make test-versions  the tests of recording on torch 2.6 to 2.14; installs build/versions
+# make test-versions  the fast tests on torch 2.6 to 2.14, lowest to newest packages; installs build/versions
 # make leaks     run every program of examples/leaks, not some of them
 # make gpu-test  on a machine with an NVIDIA GPU: the tests that need one, then record examples/gpu
 # make gpu-once  where a GPU is there for minutes only: all that, the most valuable first, in one file; MINUTES=8

@@ -1,19 +1,21 @@
-"""The tests of recording on several versions of Python and torch, each in its own environment.
+"""The fast tests on several versions of Python, torch and the other packages.
 
-The environments stay in ``build/versions``, so that a second run installs nothing. The table of the
-results is in CONTRIBUTING.md; a run writes the rows of the versions that it tested.
+Each combination has an environment of its own in ``build/versions``, so that a second run installs
+nothing but profkit: as a wheel, which is tested from a copy of the checkout without ``profkit``, as
+whoever installs a release has it. The table of the results is in CONTRIBUTING.md; a run writes the
+rows of what it tested.
 
-Run: ``python tests/versions.py [--only 3.11/2.6.0 ...] [--tests PATH ...]``
+Run: ``python tests/versions.py [--only 3.11/2.6.0/lowest ...] [--tests PATH ...]``
 """
 
 import argparse
 import datetime as dt
-import json
 import os
 import re
 import shutil
 import subprocess
 import sys
+import tomllib
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -23,18 +25,42 @@ ROOT: Final = Path(__file__).parents[1]
 PAGE: Final = ROOT / "CONTRIBUTING.md"
 PINS: Final = ROOT / "requirements" / "dev.txt"
 
-VERSIONS: Final = (
-    ("3.11", "2.6.0"), ("3.11", "2.9.1"), ("3.11", "2.13.0"), ("3.11", "2.14.1"),
-    ("3.12", "2.14.1"), ("3.13", "2.14.1"), ("3.14", "2.14.1"),
-)  # fmt: skip
-"""Versions of Python and torch: the oldest and the newest supported of both, and some between."""
 
-TESTS: Final = ("tests/capture", "tests/integrations", "tests/catalogue")
+class Versions(NamedTuple):
+    """What an environment is made of.
+
+    Attributes:
+        packages: ``pinned`` (those of requirements/dev.txt), ``lowest`` (what pyproject.toml has as
+            the lower bound of each), or ``newest`` (what pip installs of its own accord).
+    """
+
+    python: str
+    torch: str
+    packages: str = "pinned"
+
+
+VERSIONS: Final = (
+    Versions("3.11", "2.6.0", "lowest"),
+    Versions("3.11", "2.6.0"),
+    Versions("3.11", "2.9.1"),
+    Versions("3.11", "2.13.0"),
+    Versions("3.11", "2.14.1"),
+    Versions("3.12", "2.14.1"),
+    Versions("3.13", "2.14.1"),
+    Versions("3.13", "2.14.1", "newest"),
+    Versions("3.14", "2.14.1"),
+)
+"""The oldest and the newest supported of all, and some between."""
+
+TESTS: Final = ("tests",)
 _MIN_FREE_BYTES: Final = 25 << 30
 """An environment with CUDA takes 7 GB: with less space than this it is removed after its run."""
 _BEGIN: Final = "<!-- written by make test-versions -->\n"
 _END: Final = "<!-- end of the table -->\n"
-_HEAD: Final = "| Python | torch | passed | failed | skipped | on |\n|---|---|---:|---:|---:|---|\n"
+_HEAD: Final = (
+    "| Python | torch | other packages | passed | failed | skipped | on |\n"
+    "|---|---|---|---:|---:|---:|---|\n"
+)
 
 
 class Outcome(NamedTuple):
@@ -53,8 +79,7 @@ class Outcome(NamedTuple):
 class Row(NamedTuple):
     """One row of the table."""
 
-    python: str
-    torch: str
+    versions: Versions
     n_passed: int
     n_failed: int
     n_skipped: int
@@ -64,26 +89,25 @@ class Row(NamedTuple):
 def main() -> None:
     """Install and test all versions, or those that arguments name."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--only", nargs="+", help="versions of Python and torch: 3.11/2.6.0")
+    parser.add_argument("--only", nargs="+", help="what to test: 3.11/2.6.0, 3.11/2.6.0/lowest")
     parser.add_argument("--tests", nargs="+", help="tests to run; the table is then not written")
     parser.add_argument("--folder", type=Path, default=ROOT / "build" / "versions")
     options = parser.parse_args()
 
-    chosen = [tuple(pair.split("/")) for pair in options.only] if options.only else VERSIONS
+    chosen = [Versions(*each.split("/")) for each in options.only] if options.only else VERSIONS
     has_failed = False
-    for python, torch in chosen:
-        interpreter = find_python(python)
+    for versions in chosen:
+        interpreter = find_python(versions.python)
         if interpreter is None:
-            print(f"Python {python}, torch {torch}: there is no Python {python} on this machine")
+            print(f"there is no Python {versions.python} on this machine")
             continue
 
-        environment = options.folder / f"py{python}-torch{torch}"
-        install(interpreter, torch, environment)
+        environment = options.folder / "-".join(versions)
+        install(interpreter, versions, environment)
         outcome = run_tests(environment, options.tests or TESTS)
         has_failed |= bool(outcome.failed)
         row = Row(
-            python,
-            torch,
+            versions,
             outcome.n_passed,
             len(outcome.failed),
             sum(outcome.reasons.values()),
@@ -113,34 +137,50 @@ def find_python(version: str) -> Path | None:
     return None
 
 
-def install(interpreter: Path, torch: str, environment: Path) -> None:
-    """Create an environment with a version of torch, the other pinned packages and profkit."""
+def install(interpreter: Path, versions: Versions, environment: Path) -> None:
+    """Create an environment with a version of torch, the other packages and profkit."""
     python, is_complete = environment / "bin" / "python", environment / ".complete"
     if not is_complete.exists():
-        print(f"installing torch {torch} into {environment}", flush=True)
+        print(f"installing {' '.join(versions)} into {environment}", flush=True)
         shutil.rmtree(environment, ignore_errors=True)
         _run([interpreter, "-m", "venv", environment])
-        _pip(python, f"torch=={torch}")
+        _pip(python, f"torch=={versions.torch}", *_requirements(versions.packages))
+
+        # What tests need beside. The pins are complete; a resolver would refuse them for packages
+        # that no test here uses.
         pins = environment / "pins.txt"
-        pins.write_text("".join(_pins_beside(_requirements_of_torch(python))), encoding="utf-8")
-        # The pins are complete. A resolver would refuse them for packages that no test here uses.
+        pins.write_text("".join(_pins_beside(_installed(python))), encoding="utf-8")
         _pip(python, "--no-deps", "--requirement", pins)
         is_complete.touch()
-    # Each time: it may have been installed from another checkout.
-    _pip(python, "--no-deps", "--no-build-isolation", "--editable", ROOT)
+    # Each time: the code may have changed.
+    _pip(python, "--no-deps", "--no-build-isolation", "--force-reinstall", ROOT)
 
 
-def _requirements_of_torch(python: Path) -> set[str]:
-    """Names of the packages of which this torch chooses the version."""
-    source = "import importlib.metadata as m, json; print(json.dumps(m.requires('torch')))"
-    names: Sequence[str] = json.loads(subprocess.check_output([python, "-c", source]))
-    return {_name(requirement) for requirement in names if "extra ==" not in requirement}
+def _requirements(packages: str) -> list[str]:
+    """Return what profkit and its extras require, at the lowest versions or at any.
+
+    The pinned versions are installed by their own file.
+    """
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = project["optional-dependencies"]
+    (everything,) = extras["all"]
+    names = everything.removeprefix("profkit[").removesuffix("]").split(",")
+    required = [*project["dependencies"], *(text for name in names for text in extras[name])]
+    if packages == "lowest":
+        return [text.replace(">=", "==") for text in required]
+    return [text for text in required if packages == "newest"]
+
+
+def _installed(python: Path) -> set[str]:
+    """Names of the packages that an environment has: torch, and what torch requires."""
+    listed = subprocess.check_output([python, "-m", "pip", "list", "--format", "freeze"], text=True)
+    return {_name(line) for line in listed.splitlines()}
 
 
 def _pins_beside(names: set[str]) -> Iterator[str]:
-    """Yield the lines of the pinned set without torch and what torch requires."""
+    """Yield the lines of the pinned set without these packages."""
     for line in PINS.read_text(encoding="utf-8").splitlines(keepends=True):
-        if _name(line) not in names | {"torch"}:
+        if _name(line) not in names:
             yield line
 
 
@@ -150,9 +190,20 @@ def _name(requirement: str) -> str:
     return re.sub(r"[-_.]+", "-", match[0] if match else "").lower()
 
 
+def copy_checkout(target: Path) -> Path:
+    """Copy what git tracks, but neither the package nor the tests of how its code is written."""
+    shutil.rmtree(target, ignore_errors=True)
+    listed = subprocess.check_output(["git", "ls-files", "-z"], cwd=ROOT, text=True)
+    for name in filter(None, listed.split("\0")):
+        if not name.startswith(("profkit/", "tests/architecture/")):
+            (target / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, target / name)
+    return target
+
+
 def run_tests(environment: Path, tests: Sequence[str]) -> Outcome:
     """Run tests at the lowest priority, in a process that may crash without ending the run."""
-    results = environment / "results.xml"
+    results = environment.absolute() / "results.xml"
     results.unlink(missing_ok=True)
     command: list[str | Path] = [
         environment.absolute() / "bin" / "python",
@@ -176,7 +227,11 @@ def run_tests(environment: Path, tests: Sequence[str]) -> Outcome:
 
     with log.open("w", encoding="utf-8") as sink:
         subprocess.run(
-            ["nice", "-n", "19", *command], cwd=ROOT, stdout=sink, stderr=sink, check=False
+            ["nice", "-n", "19", *command],
+            cwd=copy_checkout(environment / "checkout"),
+            stdout=sink,
+            stderr=sink,
+            check=False,
         )
 
     if not results.exists():
@@ -205,22 +260,25 @@ def with_row(page: str, row: Row) -> str:
     """Return the page with a row of its table written anew, or added."""
     before, _, tail = page.partition(_BEGIN)
     table, _, after = tail.partition(_END)
-    rows = {row[:2]: row}
+    rows = {row.versions: row}
     for line in table.splitlines()[_HEAD.count("\n") :]:
-        python, torch, *counts, day = (cell.strip() for cell in line.strip("|").split("|"))
-        n_passed, n_failed, n_skipped = map(int, counts)
-        rows.setdefault((python, torch), Row(python, torch, n_passed, n_failed, n_skipped, day))
-    lines = (f"| {' | '.join(map(str, rows[key]))} |\n" for key in sorted(rows, key=_order))
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        tested = Row(Versions(*cells[:3]), *map(int, cells[3:6]), cells[6])
+        rows.setdefault(tested.versions, tested)
+    lines = (
+        f"| {' | '.join(map(str, (*key, *rows[key][1:])))} |\n" for key in sorted(rows, key=_order)
+    )
     return f"{before}{_BEGIN}{_HEAD}{''.join(lines)}{_END}{after}"
 
 
-def _order(versions: tuple[str, str]) -> tuple[int, ...]:
-    return tuple(map(int, ".".join(versions).split(".")))
+def _order(versions: Versions) -> tuple[int, ...]:
+    numbers = map(int, f"{versions.python}.{versions.torch}".split("."))
+    return (*numbers, ("lowest", "pinned", "newest").index(versions.packages))
 
 
 def _print(row: Row, outcome: Outcome, environment: Path) -> None:
     print(
-        f"Python {row.python}, torch {row.torch}: {row.n_passed} passed, {row.n_failed} failed,"
+        f"{' '.join(row.versions)}: {row.n_passed} passed, {row.n_failed} failed,"
         f" {row.n_skipped} skipped ({environment / 'log.txt'})"
     )
     for name in outcome.failed:
