@@ -12,6 +12,7 @@
 # make gpu-once  where a GPU is there for minutes only: all that, the most valuable first, in one file; MINUTES=8
 # make truth     measure what the fixes of examples save on this CPU, and write docs/truth.md
 # make fuzz      search for files that reading fails on, each kind for SECONDS=600
+# make release   the wheel, the source archive and a list of all packages in an installation, with licences
 # make pins      resolve requirements/dev.txt again  make clean     remove .venv and caches
 #
 # Each creates .venv with the pinned set first, and needs nothing but make and Python 3.11 or newer.
@@ -49,7 +50,7 @@ SARIF  := build/sarif/package/lib/schemas/sarif-2.1.0-rtm.5.json
 # Tests start hundreds of programs: each takes the bytecode that the first has written.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: test test-all test-programs test-versions chaos coverage site gpu-test gpu-once leaks lint format demo bench truth docs pictures fuzz pins clean install
+.PHONY: release test test-all test-programs test-versions chaos coverage site gpu-test gpu-once leaks lint format demo bench truth docs pictures fuzz pins clean install
 
 test: lint
 	$(BIN)/pytest -n $(JOBS) --dist loadfile -m 'not slow' --durations 20 $(ARGS)
@@ -138,6 +139,18 @@ docs: install
 
 pictures: install
 	$(BIN)/python docs/pictures.py
+
+# Both archives are the same bytes each time. The list is of a new environment with the wheel alone;
+# the program that writes it has an environment of its own.
+release: install
+	rm -rf build/release build/installed
+	$(BIN)/python -m hatchling build -d build/release
+	$(PYTHON) -m venv build/installed
+	build/installed/bin/pip install --quiet build/release/*.whl
+	test -x build/sbom/bin/cyclonedx-py || { $(PYTHON) -m venv build/sbom && \
+		build/sbom/bin/pip install --quiet cyclonedx-bom==7.5.0; }
+	build/sbom/bin/cyclonedx-py environment --output-reproducible --pyproject pyproject.toml \
+		--mc-type library --output-file build/release/sbom.json build/installed
 
 fuzz: install
 	$(BIN)/pip install --quiet --no-build-isolation --editable '.[fuzz]'
