@@ -94,7 +94,7 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, default=ROOT / "build" / "versions")
     options = parser.parse_args()
 
-    chosen = [Versions(*each.split("/")) for each in options.only] if options.only else VERSIONS
+    chosen = [Versions(*text.split("/")) for text in options.only] if options.only else VERSIONS
     has_failed = False
     for versions in chosen:
         interpreter = find_python(versions.python)
@@ -262,8 +262,8 @@ def with_row(page: str, row: Row) -> str:
     table, _, after = tail.partition(_END)
     rows = {row.versions: row}
     for line in table.splitlines()[_HEAD.count("\n") :]:
-        cells = [cell.strip() for cell in line.strip("|").split("|")]
-        tested = Row(Versions(*cells[:3]), *map(int, cells[3:6]), cells[6])
+        *names, passed, failed, skipped, day = (cell.strip() for cell in line.strip("|").split("|"))
+        tested = Row(Versions(*names), int(passed), int(failed), int(skipped), day)
         rows.setdefault(tested.versions, tested)
     lines = (
         f"| {' | '.join(map(str, (*key, *rows[key][1:])))} |\n" for key in sorted(rows, key=_order)

@@ -47,6 +47,7 @@ def test_the_rows_are_in_the_order_of_the_versions_whatever_was_tested_first() -
         row("3.11", "2.6.0", "lowest"),
     ):
         page = with_row(page, tested)
+
     assert [cells[:3] for cells in rows(page)] == [
         ["3.11", "2.6.0", "lowest"],
         ["3.11", "2.6.0", "pinned"],
@@ -108,7 +109,7 @@ def test_the_oldest_supported_versions_and_the_pinned_torch_are_tested() -> None
 
     pinned = re.search(r"^torch==(\S+)$", versions.PINS.read_text(encoding="utf-8"), re.MULTILINE)
     assert pinned is not None
-    assert pinned[1] in {each.torch for each in versions.VERSIONS}
+    assert pinned[1] in {combination.torch for combination in versions.VERSIONS}
 
     listed = {text.rpartition(" ")[2] for text in project["classifiers"] if " 3." in text}
-    assert listed <= {each.python for each in versions.VERSIONS}
+    assert listed <= {combination.python for combination in versions.VERSIONS}
