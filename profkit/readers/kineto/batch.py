@@ -79,6 +79,7 @@ _LANE: Final = attrgetter("pid", "tid")
 _START: Final = attrgetter("ts")
 _DURATION: Final = attrgetter("dur")
 _ARGS: Final = attrgetter("args")
+_FINISHED: Final = attrgetter("finished")
 _INT32: Final = np.iinfo(np.int32)
 _UNFINISHED: Final = frozenset({"false", "0"})
 """Values of ``finished``, as text in lower case, of events that torch closed when it stopped.
@@ -250,7 +251,7 @@ def to_columns(events: list[Any], interned: InternTables) -> Batch:
     batch = Batch(n_events=len(events), n_skipped=kinds.count(type(None)))
     positions = _find_positions(kinds)
 
-    allocations = [i for i in positions[Instant].tolist() if _is_allocation(events[i])]
+    allocations = _find_allocations(events, positions[Instant].tolist())
     if len(at := positions[Complete]):
         allocations += _add_complete(batch, _select(events, at), at, interned)
     if allocations:
@@ -278,8 +279,15 @@ def _select(events: list[Any], places: Int32s | Rows) -> list[Any]:
     return events if len(places) == len(events) else [events[i] for i in places.tolist()]
 
 
-def _is_allocation(event: Any) -> bool:  # noqa: ANN401  (an instant or a complete event)
-    return event.name == MEMORY_EVENT and (event.args or NO_ARGS).memory_bytes != MISSING
+def _read_args(events: list[Any], places: Int32s | Rows) -> list[Args]:
+    """Return the arguments of the events at some ascending places."""
+    return [args or NO_ARGS for args in map(_ARGS, _select(events, places))]
+
+
+def _find_allocations(events: list[Any], places: list[int]) -> list[int]:
+    """Find the allocations among the instants or complete events at some places."""
+    named = [i for i in places if events[i].name == MEMORY_EVENT]
+    return [i for i in named if (events[i].args or NO_ARGS).memory_bytes != MISSING]
 
 
 def _add_complete(batch: Batch, events: list[Any], at: Int32s, interned: InternTables) -> list[int]:
@@ -294,7 +302,7 @@ def _add_complete(batch: Batch, events: list[Any], at: Int32s, interned: InternT
     names = _intern(interned.names, map(_NAME, events), len(events))
     memory_name = interned.names.get(MEMORY_EVENT, _NO_NUMBER)
     candidates = np.flatnonzero(names == memory_name).tolist()
-    allocations = np.array([i for i in candidates if _is_allocation(events[i])], dtype=np.int32)
+    allocations = np.array(_find_allocations(events, candidates), dtype=np.int32)
     if len(allocations):
         complete = np.delete(np.arange(len(events)), allocations)
         _add_complete(batch, _select(events, complete), at[complete], interned)
@@ -303,8 +311,6 @@ def _add_complete(batch: Batch, events: list[Any], at: Int32s, interned: InternT
     category = interned.categorize(events)
     interned.recategorize_copy_kernels(names, category)
     length_ns = to_ns(list(map(_DURATION, events)))
-    unfinished = _find_unfinished(events, category)
-    category[unfinished], length_ns[unfinished] = Category.UNFINISHED, 0
     batch.complete = {
         **_read_common(events, at, interned),
         "category": category,
@@ -318,7 +324,11 @@ def _add_complete(batch: Batch, events: list[Any], at: Int32s, interned: InternT
         rows = np.flatnonzero(category == kind).astype(np.int32)
         if not len(rows):
             continue
-        args = [arg or NO_ARGS for arg in map(_ARGS, _select(events, rows))]
+        args = _read_args(events, rows)
+        if kind in RECORD_FUNCTIONS and (is_unfinished := _find_unfinished(args)).any():
+            unfinished = rows[is_unfinished]
+            category[unfinished], length_ns[unfinished] = Category.UNFINISHED, 0
+            rows, args = rows[~is_unfinished], _select(args, np.flatnonzero(~is_unfinished))
         for key in keys:
             _add_values(parts, key, rows, args, interned)
         if events[0].keeps_collectives and kind in _RUN_COLLECTIVES:
@@ -335,12 +345,14 @@ def _add_complete(batch: Batch, events: list[Any], at: Int32s, interned: InternT
     return []
 
 
-def _find_unfinished(events: list[Any], category: npt.NDArray[np.uint8]) -> Rows:
-    """Find the operators and annotations whose end is not known: the stop closed them."""
-    rows = np.flatnonzero(np.isin(category, RECORD_FUNCTIONS))
-    marks = [(arg or NO_ARGS).finished for arg in map(_ARGS, _select(events, rows))]
+def _find_unfinished(args: list[Args]) -> npt.NDArray[np.bool_]:
+    """Return whether each operator or annotation has no known end, since the stop closed it."""
+    marks = list(map(_FINISHED, args))
+    # Nearly all of them have finished, which takes no look at each.
+    if marks.count(True) == len(marks):
+        return np.zeros(len(marks), dtype=np.bool_)
     is_unfinished = [mark is not True and str(mark).lower() in _UNFINISHED for mark in marks]
-    return rows[np.array(is_unfinished, dtype=np.bool_)]
+    return np.array(is_unfinished, dtype=np.bool_)
 
 
 def _add_values(
@@ -374,9 +386,7 @@ def _read_values(key: str, args: list[Args], interned: InternTables) -> npt.NDAr
     if key in FIGURES:
         return _check_occupancy(key, written, args)
     if key in RAW_TEXTS:
-        # No JSON text has a NUL: this copies the texts in half the time of ``map(bytes, written)``.
-        texts = b"\0".join(written).split(b"\0")
-        return to_int64(list(map(interned.raw.__getitem__, texts)))
+        return _number_raw_texts(written, interned)
     if key in INTERNED:
         names, absent = interned.names, [MISSING] * len(written)
         written = [names[text] if text else MISSING for text in written] if any(written) else absent
@@ -398,6 +408,15 @@ def _read_values(key: str, args: list[Args], interned: InternTables) -> npt.NDAr
         queues = to_int64([arg.sycl_queue for arg in args])
         return np.where(values == MISSING, queues, values)
     return values
+
+
+def _number_raw_texts(texts: list[Any], interned: InternTables) -> Int64s:
+    """Return the numbers of JSON texts, :data:`MISSING` for empty ones. Shape ``(k,)``."""
+    # No JSON text has a NUL: this copies the texts in half the time of ``map(bytes, texts)``.
+    joined = b"\0".join(texts)
+    if len(joined) < len(texts):
+        return np.full(len(texts), MISSING, dtype=np.int64)  # all are empty
+    return to_int64(list(map(interned.raw.__getitem__, joined.split(b"\0"))))
 
 
 def _check_occupancy(key: str, written: list[Any], args: list[Args]) -> Float64s:
@@ -430,7 +449,8 @@ def _add_begin_end(batch: Batch, events: list[Any], at: Int32s, interned: Intern
     category = interned.categorize(events)
     names = _intern(interned.names, map(_NAME, events), len(events))
     interned.recategorize_copy_kernels(names, category)
-    category[_find_unfinished(events, category)] = Category.UNFINISHED
+    rows = np.flatnonzero(np.isin(category, RECORD_FUNCTIONS))
+    category[rows[_find_unfinished(_read_args(events, rows))]] = Category.UNFINISHED
 
     # Dense columns, since the category that decides which values count may be the other event's.
     keeps_collectives = events[0].keeps_collectives

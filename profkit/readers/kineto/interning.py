@@ -13,6 +13,9 @@ _UNESCAPED_PATH: Final = regex(r"[^\b\f\n\r\t]*[\b\f\n\r\t].*\.py\(\d+\): ", re.
 _MAX_NAME: Final = 8192
 """Longer names are cut: no C++ template has more characters, and a rule that searches names may
 take time that is quadratic in their length."""
+_VARIANT_CHARS: Final = 1 << 20
+"""Characters of names with addresses that are stored: there may be one per event, but the methods
+of a program's parameters are called in each step."""
 _ESCAPES: Final = str.maketrans({"\b": r"\b", "\f": r"\f", "\n": r"\n", "\r": r"\r", "\t": r"\t"})
 
 
@@ -53,6 +56,7 @@ class InternTable(dict[str, int]):
         super().__init__()
         self.texts: list[str] = []
         self._plain = plain
+        self._variant_chars = _VARIANT_CHARS
 
     def __reduce__(self) -> tuple[object, ...]:
         """Pickle the texts in their order; the numbers follow from it."""
@@ -61,8 +65,11 @@ class InternTable(dict[str, int]):
     def __missing__(self, text: str) -> int:
         plain = self._plain(text)
         if plain != text:
-            # The text itself is not stored: with addresses there may be one per event.
-            return self[plain]
+            number = self[plain]
+            if len(text) <= self._variant_chars:
+                self._variant_chars -= len(text)
+                self[text] = number
+            return number
         number = self[text] = len(self.texts)
         self.texts.append(text)
         return number
