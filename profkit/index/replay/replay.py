@@ -306,12 +306,17 @@ class Replay:
         if not len(device_rows):
             return
 
-        is_scaled = marked(device_rows, len(self.events))[self.graph.row]
-        is_scaled &= self.graph.kind != NodeKind.HOST
-        nodes = np.flatnonzero(is_scaled & (self.graph.kind == NodeKind.DEVICE))
+        off_host = self._off_host
+        scaled = off_host[marked(device_rows, len(self.events))[self.graph.row[off_host]]]
+        nodes = scaled[self.graph.kind[scaled] == NodeKind.DEVICE]
         weights.set_dur(nodes, np.round(weights.dur_ns[nodes] * factor))
         if not factor:
-            self._remove_latencies(weights, is_scaled)
+            self._remove_latencies(weights, scaled)
+
+    @cached_property
+    def _off_host(self) -> Rows:
+        """Return the nodes that are not moments on the host: a small part of all."""
+        return np.flatnonzero(self.graph.kind != NodeKind.HOST)
 
     @cached_property
     def _released(self) -> list[Rows]:
@@ -366,10 +371,10 @@ class Replay:
         }
         return {lane: HostTime.of(parts) for lane, parts in times.items() if parts}
 
-    def _remove_latencies(self, weights: Weights, is_removed: Mask) -> None:
+    def _remove_latencies(self, weights: Weights, removed: Rows) -> None:
         """Remove the latency of removed device work. The work that follows keeps its latency."""
         for side, edges in enumerate(self.graph.sides):
-            nodes = np.flatnonzero(is_removed & np.isin(edges.kind, _LATENCIES))
+            nodes = removed[np.isin(edges.kind[removed], _LATENCIES)]
             weights.set_lag(side, nodes, np.minimum(weights.sides[side][nodes], 0))
 
     def _capture(self, weights: Weights, captured: Mask) -> None:
