@@ -308,16 +308,20 @@ def _assign_overlapping(
     """
     open_rows: list[int] = []
     open_ends: list[int] = []
+    parents: list[int] = []
+    depths: list[int] = []
 
     for row, start, end in zip(rows.tolist(), starts.tolist(), ends.tolist(), strict=True):
         while open_ends and open_ends[-1] < start:
             open_ends.pop()
             open_rows.pop()
 
-        parent[row] = open_rows[-1] if open_rows else NO_ROW
-        depth[row] = len(open_rows)
+        parents.append(open_rows[-1] if open_rows else NO_ROW)
+        depths.append(len(open_rows))
         open_rows.append(row)
         open_ends.append(end)
+
+    parent[rows], depth[rows] = parents, depths
 
 
 def compute_self_ns(events: EventTable, tree: CallTree, among: Mask) -> Int64s:
