@@ -107,10 +107,10 @@ def rows_named(events: EventTable, pattern: re.Pattern[str], *categories: Catego
     """Return which rows of some categories have a matching name. Shape ``(n,)``."""
     named = names_matching(events, pattern, *categories)
 
-    # Most patterns match no name of a recording: then no row is looked at.
+    # Most patterns match no name of a category: then no row is looked at.
     mask = np.zeros(len(events), dtype=np.bool_)
-    if named.any():
-        for category in categories:
+    for category in categories:
+        if named[events.has_name[category]].any():
             rows = events.rows_by_category[category]
             mask[rows] = named[events.name[rows]]
     return mask
