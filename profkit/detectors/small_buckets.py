@@ -42,7 +42,7 @@ Source:
     bucketing.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from math import prod
 from typing import Final
 
@@ -68,6 +68,7 @@ from profkit.rule import (
     NO_ROW,
     Context,
     Finding,
+    Int32s,
     Int64s,
     ProgramChange,
     Rows,
@@ -172,23 +173,27 @@ def _find_sizes(ctx: Context, waits: CollectiveWaits, places: Rows) -> Int64s | 
     rows = waits.rows[places]
     count, kind = events.n_in.at(rows), events.element_type.at(rows)
     if (count == MISSING).any() or (kind == MISSING).any():
-        n_bytes = [_find_input_bytes(ctx, row) for row in waits.starter[places].tolist()]
-        return np.array(n_bytes) if all(n_bytes) else None
+        n_bytes = _find_input_bytes(ctx, waits.starter[places])
+        return n_bytes if n_bytes.all() else None
     width = [ELEMENT_BYTES.get(events.names[number], 0) for number in kind.tolist()]
     return np.asarray(count * np.array(width))
 
 
-def _find_input_bytes(ctx: Context, row: int) -> int:
-    """Find the bytes of an operator's tensors by their recorded shapes, or 0 without those."""
+def _find_input_bytes(ctx: Context, rows: Int32s) -> Int64s:
+    """Find the bytes of operators' tensors by their recorded shapes, or 0. Shape of ``rows``."""
     events = ctx.events
-    if row == NO_ROW:
-        return 0
-    columns = (events.input_dims, events.input_types)
-    dims, types = (int(column.at(np.array([row]))[0]) for column in columns)
+    texts = np.column_stack((events.input_dims.at(rows), events.input_types.at(rows)))
+    texts[rows == NO_ROW] = MISSING
+    different, number = np.unique(texts, axis=0, return_inverse=True)
+    n_bytes = [_count_bytes(events.names, *pair) for pair in different.tolist()]
+    return np.asarray(np.array(n_bytes)[number.ravel()])
 
+
+def _count_bytes(names: Sequence[str], dims: int, types: int) -> int:
+    """Return the bytes of the tensors with some shapes and types, as numbers of their names."""
     if MISSING in {dims, types}:
         return 0
-    inputs = parse_inputs(events.names[dims], events.names[types], "")
+    inputs = parse_inputs(names[dims], names[types], "")
     tensors = () if inputs is None else inputs.tensors
     # Of a list of tensors torch may not record the type: gradients have no more than this.
     return sum(prod(shape) * (width or _GRADIENT_BYTES) for shape, width in tensors)
