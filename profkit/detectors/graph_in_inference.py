@@ -141,7 +141,9 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     # are calls of a module have neither an optimizer nor, in the recording, a backward pass.
     capture = ctx.trace.capture
     is_of_modules = capture is not None and capture.steps == "module"
-    has_end = trains or (len(ctx.steps) and not is_of_modules)
+    # Graphs that become more with every step are a leak, which is a finding of its own.
+    is_leak = ctx.live is not None and any(leak.nodes_per_step for leak in ctx.live.leaks)
+    has_end = trains or is_leak or (len(ctx.steps) and not is_of_modules)
     for runs, is_alive in ((freed, False), *([] if has_end else [(alive, True)])):
         for same_line in _group_by_first_line(ctx, nodes, runs):
             is_node = np.isin(nodes.run, same_line)

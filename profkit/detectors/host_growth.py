@@ -59,6 +59,7 @@ from profkit.engine.families.leaks.host_messages import MAIN_SHARE, host_message
 from profkit.engine.families.leaks.messages import (
     holder_name,
     leak_location,
+    library_fix,
     limit_fix,
     quoted,
     storage_ratio,
@@ -131,8 +132,8 @@ def _suggest_fix(leak: Leak) -> str:
     # Native memory with a holder belongs to a Python object, which can be cleared.
     if leak.kind == "native" and not leak.chains:
         return _suggest_native_fix(leak)
-    if limit_fix(leak):
-        return limit_fix(leak)
+    if library_fix(leak) or limit_fix(leak):
+        return library_fix(leak) or limit_fix(leak)
     if storage_ratio(leak):
         return "Store a `.copy()` of the view, so that the rest of the array is freed."
 

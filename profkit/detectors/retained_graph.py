@@ -47,7 +47,7 @@ Source:
 from collections.abc import Iterator
 from typing import Final
 
-from profkit.engine.families.leaks.causes import main_chain, total_bytes
+from profkit.engine.families.leaks.causes import main_chain, saved_share
 from profkit.engine.families.leaks.detach_fix import assigned_name, is_accumulation, without_graph
 from profkit.engine.families.leaks.findings import UnintendedLeakThresholds, leak_findings
 from profkit.engine.families.leaks.messages import (
@@ -98,8 +98,7 @@ def _suggest_inference_fix(leak: Leak) -> str:
 
 def _is_unused(leak: Leak) -> bool:
     """Return whether no backward pass has freed what the graph saves."""
-    graph = leak.graph
-    return graph is not None and graph.saved_bytes >= _SAVED_SHARE * total_bytes(leak)
+    return saved_share(leak) >= _SAVED_SHARE
 
 
 def _suggest_fix(leak: Leak) -> str:

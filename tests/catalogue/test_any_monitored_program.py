@@ -12,14 +12,9 @@ from hypothesis import strategies as st
 from profkit.api import analyze, render
 from profkit.engine.context import Context
 from profkit.engine.detector import Rule
-from profkit.engine.families.leaks.causes import (
-    Cause,
-    find_leaks,
-    merge_leaks,
-    total_bytes,
-    total_per_step_bytes,
-)
+from profkit.engine.families.leaks.causes import Cause, find_leaks, merge_leaks
 from profkit.engine.registry import rules
+from profkit.model.leak_bytes import total_bytes, total_per_step_bytes
 from profkit.model.live_memory import Chain, Graph, Leak, TensorShape
 from profkit.model.location import Frame
 from profkit.testing import LiveBuilder

@@ -2,13 +2,16 @@
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 
 import pytest
 
+from profkit.api import analyze
 from profkit.model.capture_info import CaptureInfo, StepKind
 from profkit.model.finding import Finding
+from profkit.model.live_memory import Graph
 from profkit.model.report import Report
-from profkit.testing import TraceBuilder
+from profkit.testing import LiveBuilder, TraceBuilder
 
 RULE = "graph-in-inference"
 Found = Callable[..., tuple[Finding, ...]]
@@ -212,6 +215,18 @@ def test_a_live_graph_of_steps_that_are_calls_of_a_module_is_a_note(
             program.evaluate()
     findings = found(program.b, RULE)
     assert [finding.confidence for finding in findings] == ["low"] * n
+
+
+@pytest.mark.parametrize(("nodes_per_step", "n"), [(50.0, 0), (0.0, 1)])
+def test_a_graph_that_the_memory_monitor_has_found_to_grow_is_one_finding(
+    watched: Callable[..., LiveBuilder], tmp_path: Path, nodes_per_step: float, n: int
+) -> None:
+    alone("").b.write(tmp_path / "eval.pt.trace.json")
+    graph = Graph(9_000, 1024, "AddmmBackward0") if nodes_per_step else None
+    watched(graph=graph, nodes_per_step=nodes_per_step).write(tmp_path / "eval.memory.json")
+    report = analyze(tmp_path / "eval.pt.trace.json", select=[RULE, "retained-graph"])
+    assert [finding.name for finding in report.findings].count(RULE) == n
+    assert [finding.name for finding in report.findings].count("retained-graph") == 1 - n
 
 
 def test_without_steps_what_was_freed_before_the_end_does_not_count(found: Found) -> None:

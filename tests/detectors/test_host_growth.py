@@ -44,6 +44,16 @@ def test_arrays_that_accumulate_are_reported_by_type_and_holder(
     assert finding.evidence["type"] == "numpy.ndarray"
 
 
+def test_figures_that_pyplot_keeps_are_to_be_closed(found: Found, watched: Watched) -> None:
+    figures = Chain(
+        "instance", ("matplotlib._pylab_helpers", ".Gcf.figs"), name="Gcf.figs", is_library=True
+    )
+    b = watched(kind="host", device="host", type="dict", chains=(figures,))
+    (finding,) = found(b, RULE)
+    assert "retained by `Gcf.figs`" in finding.message
+    assert finding.fix.startswith("Close each figure after use, by `plt.close(fig)`")
+
+
 def test_views_of_arrays_are_to_be_copied(found: Found, watched: Watched) -> None:
     shape = TensorShape("uint8", (64, 64, 3), 1)
     b: dict[str, object] = {

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from profkit.engine.families.leaks.causes import NODE_BYTES
 from profkit.model.finding import Finding
+from profkit.model.leak_bytes import NODE_BYTES
 from profkit.model.live_memory import Chain, Graph, Leak, TensorShape
 from profkit.model.report import Report
 from profkit.testing import LiveBuilder

@@ -79,9 +79,9 @@ class NoLeak(wrappers.CaptureBlock):
             return
         # Only here: most programs never have a leak, and need none of the analysis. Imported before
         # one is found, it would be growth of the program.
-        from profkit.engine.families.leaks.causes import total_per_step_bytes
         from profkit.engine.families.leaks.host_messages import host_message
         from profkit.engine.families.leaks.messages import leak_clause
+        from profkit.model.leak_bytes import total_per_step_bytes
 
         refused = [leak for leak in leaks if total_per_step_bytes(leak) > self._allowed_bytes]
         if refused:

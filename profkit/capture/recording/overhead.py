@@ -171,7 +171,9 @@ def _measure_fastest(
         took_ns = min(_measure_ns(work) for _ in range(_N_RUNS))
     finally:
         recording.stop()
-    return took_ns, recording.n_events() // _N_RUNS
+    n_events = recording.n_events()
+    recording.release()
+    return took_ns, n_events // _N_RUNS
 
 
 def _measure_ns(work: Callable[[], None]) -> int:

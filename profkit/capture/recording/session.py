@@ -20,6 +20,7 @@ from profkit.capture.process import (
     safe_points,
     signals,
 )
+from profkit.capture.process.malloc_stats import read_heap_bytes
 from profkit.capture.recording import worker_samples
 from profkit.capture.recording.harmless_kinds import find_stacks_obstacle
 from profkit.capture.recording.options import Options
@@ -56,9 +57,11 @@ class Sessions:
 
     Attributes:
         spent_ns: Processor time that they took in their own methods.
+        freed_bytes: Bytes of C's heap that they freed with what they had recorded.
     """
 
     spent_ns: int = 0
+    freed_bytes: int = 0
 
 
 sessions: Final = Sessions()
@@ -391,6 +394,7 @@ class Session:
         if main is None:
             return
 
+        held_bytes = read_heap_bytes()
         try:
             self.writer.write(
                 main,
@@ -401,10 +405,13 @@ class Session:
                 overhead=self._watch.times.overhead(),
             )
         finally:
-            main.release(is_last=is_last)
-            windows.drop_lines(is_last=is_last)
             # A recording takes hundreds of MiB for a moment, which would count as the program's.
+            held_bytes = max(held_bytes, read_heap_bytes())
+            main.release(is_last=is_last)
+            del main
+            windows.drop_lines(is_last=is_last)
             release_free_memory()
+            sessions.freed_bytes += max(held_bytes - read_heap_bytes(), 0)
 
     def _region_name(self) -> str:
         return self.name if self._schedule is None else f"{STEP_PREFIX}{self.state.step}"
@@ -421,9 +428,11 @@ class Session:
         # Only the thread that started torch's profiler can stop it.
         if not self._is_own_thread():
             self._windows.forget_open()
+        held_bytes = read_heap_bytes()
         self._windows.drop_all()
         self._yielding.end()
         release_free_memory()
+        sessions.freed_bytes += max(held_bytes - read_heap_bytes(), 0)
 
     def _yield_to_profiler(self, name: str) -> None:
         """End for a profiler of the program."""

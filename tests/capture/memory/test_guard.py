@@ -15,8 +15,8 @@ import profkit
 from profkit.capture.memory import guard
 from profkit.capture.memory.monitor.leak_monitor import LeakMonitor
 from profkit.capture.memory.monitor.step_boundaries import StepSource
-from profkit.engine.families.leaks.causes import total_per_step_bytes
 from profkit.errors import UsageError
+from profkit.model.leak_bytes import total_per_step_bytes
 
 KEPT: list[object] = []
 KIB = 1024

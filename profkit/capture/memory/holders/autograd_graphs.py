@@ -97,6 +97,20 @@ def base_of(tensor: Any) -> Any | None:  # noqa: ANN401
     return _read(tensor, "_base")
 
 
+def wrapped_by(tensor: Any) -> Any | None:  # noqa: ANN401
+    """Return the tensor that one of ``torch.func`` wraps, or None.
+
+    Source: ``get_unwrapped`` in ``torch/csrc/functorch/init.cpp``.
+    """
+    if "torch._functorch" not in sys.modules:
+        return None
+    import torch
+
+    functorch = torch._C._functorch  # noqa: SLF001
+    is_wrapper = functorch.is_functorch_wrapped_tensor(tensor)
+    return functorch.get_unwrapped(tensor) if is_wrapper else None
+
+
 def storage_of(tensor: Any) -> tuple[int, int] | None:  # noqa: ANN401
     """Return the address of a tensor's storage object and its bytes, or None without one."""
     import torch

@@ -1,10 +1,11 @@
 """References between objects that Python's garbage collector does not see.
 
-A tensor's gradient, base and graph are held in C++. Object arrays, and dicts and tuples whose
-contents cannot be part of a cycle, are not tracked. A task of asyncio shows its result to
-``gc.get_referents``, but not to ``gc.get_referrers``. Each is found by a pass forward over all
-objects, made only when a search backward reaches an object without referrers. So is the path to
-objects that the program froze with ``gc.freeze()``, which hides them from ``gc.get_referrers``.
+A tensor's gradient, base and graph are held in C++, and so is what ``torch.func`` wraps. Object
+arrays, and dicts and tuples whose contents cannot be part of a cycle, are not tracked. A task of
+asyncio shows its result to ``gc.get_referents``, but not to ``gc.get_referrers``. Each is found by
+a pass forward over all objects, made only when a search backward reaches an object without
+referrers. So is the path to objects that the program froze with ``gc.freeze()``, which hides them
+from ``gc.get_referrers``.
 
 Source: ``gc.freeze`` of Python's library reference; ``TaskObj_traverse`` in CPython's
 ``Modules/_asynciomodule.c``, which ignores what the visit of its future returns.
@@ -94,10 +95,14 @@ def _gradients_with_graphs(tensors: list[Any]) -> list[Any]:
 
 
 def _from_tensors(tensors: list[Any], wanted: dict[int, object]) -> Iterator[NativeRef]:
-    """Find references to gradients and to the bases of views."""
+    """Find references to gradients, to the bases of views, and to what ``torch.func`` wraps."""
     if not any(autograd_graphs.is_tensor(thing) for thing in wanted.values()):
         return
-    readers = (autograd_graphs.gradient_of, ".grad"), (autograd_graphs.base_of, "._base")
+    readers = (
+        (autograd_graphs.gradient_of, ".grad"),
+        (autograd_graphs.base_of, "._base"),
+        (autograd_graphs.wrapped_by, " → the tensor in it"),
+    )
     for tensor in tensors:
         for read, label in readers:
             held = read(tensor)

@@ -31,8 +31,8 @@ _N_EXAMPLES: Final = 3
 """Of many containers that grow alike, those whose holders are searched."""
 _HOLDER_SEARCH_S: Final = 1.0
 """CPU seconds of a search for holders; there are a few in a run."""
-_MIN_ENTRIES_PER_STEP: Final = 0.25
-"""Entries that a container gains at least: one in four steps."""
+_MIN_ENTRIES_PER_STEP: Final = 0.1
+"""Entries that a container gains at least: one in ten steps."""
 
 
 class View(NamedTuple):

@@ -300,17 +300,24 @@ class HostGrowthTracker:
         if leak.storage_bytes and name == _ARRAY:
             # Each with the array that it retains, which is no entry.
             leak = replace(leak, n=max(round(leak.bytes / leak.storage_bytes), 1))
+        # Objects that refer to each other are measured as a small part of their container.
+        leak = leak if leak.chains else self._with_owner(leak, is_any=True)
         return with_site(leak, self._find_site(explained))
 
-    def _with_owner(self, leak: Leak) -> Leak:
-        """Return native growth with the container of a library's objects that grows, if any."""
+    def _with_owner(self, leak: Leak, *, is_any: bool = False) -> Leak:
+        """Return growth with the container of a library's objects that grows, if any.
+
+        Args:
+            is_any: Whether the container may be a library's too.
+        """
         for scan in reversed(self._scans):
             for holder in scan.holders:
                 if not holder.owner:
                     continue
                 chain = holder.chains[0]
-                if not chain.is_library and chain.kind != "unknown":
-                    return replace(leak, type=holder.owner, chains=holder.chains)
+                if (is_any or not chain.is_library) and chain.kind != "unknown":
+                    leak = replace(leak, type=holder.owner, chains=holder.chains)
+                    return leak if leak.stack else with_site(leak, self._find_site(0.0))
         return leak
 
     def _find_recompiled(self, trend: Trend) -> tuple[Compiled, int] | None:

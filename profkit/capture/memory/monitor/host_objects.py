@@ -30,7 +30,7 @@ from profkit.capture.process.frames import local_values
 from profkit.capture.process.objects import instances, referents
 from profkit.readers.process_memory import garbage_collection_paused
 
-MIN_ENTRIES: Final = 8
+MIN_ENTRIES: Final = 4
 """Entries from which a container is tracked: most containers always have fewer."""
 MANY_OBJECTS: Final = 200_000
 """Tracked objects of which at most so many are searched for untracked ones; of twice as many, only

@@ -160,11 +160,11 @@ class Instruments:
             work = self._choose_scan()
 
         n_samples = len(self.series.samples)
-        self.series.add(
-            self.sampler.take_sample(
-                step, n_samples, work, is_tracing=is_tracing, is_heap_own=is_heap_own
-            )
+        sample = self.sampler.take_sample(
+            step, n_samples, work, is_tracing=is_tracing, is_heap_own=is_heap_own
         )
+        self.sampler.exclude_recording(sample, self.series)
+        self.series.add(sample)
 
     def _choose_scan(self) -> Work:
         """Choose how tensors are scanned now that collections have promoted some of them unseen."""

@@ -9,6 +9,7 @@ import numpy as np
 from profkit.capture.memory.monitor.allocation_sites import AllocationSampler, with_site
 from profkit.capture.memory.monitor.leak_inspector import Inspection, SiteGroup
 from profkit.capture.memory.monitor.live_tensors import LiveStorage, LiveTensors, TensorKind
+from profkit.capture.memory.monitor.monitor_states import MIN_SAMPLED_STEPS
 from profkit.capture.memory.monitor.series import (
     BYTES_PER_NODE,
     DeviceDtype,
@@ -24,6 +25,7 @@ from profkit.dataclass import dataclass
 from profkit.index.trend import Floats, Trend, median_slope
 from profkit.model.events import Int64s
 from profkit.model.growth import Growth, growth, together
+from profkit.model.leak_bytes import total_per_step_bytes
 from profkit.model.live_memory import Chain, Graph, Leak, limit_together
 
 _MIN_WITH_GRAPH_PER_STEP: Final = 0.1
@@ -38,6 +40,12 @@ _GRAPH: Final = ".grad_fn"
 _MIN_HIDDEN: Final = 1.25
 """Growth of the heap, as a multiple of what was counted, from which a part of it was not seen. Less
 is nodes and objects."""
+_MIN_OF_GROWTH: Final = 0.9
+"""Share of the growth that some sites must allocate to be all of it."""
+_MIN_REST: Final = 0.07
+_MAX_REST: Final = 0.35
+"""Shares of the heap's growth, uncounted, between which it is taken to be of the same leak: less is
+not measured, more may be something else."""
 _MAX_CHAINS: Final = 3
 _MAX_LEAKS: Final = 20
 """Leaks that are reported, the most bytes per step first."""
@@ -85,6 +93,8 @@ def classify(evidence: Evidence) -> tuple[Leak, ...]:
     ]
 
     merged, host = _with_hidden_bytes(evidence.series, _merge(leaks), evidence.host)
+    if host is None and evidence.workers is None:
+        merged = _with_rest_of_heap(evidence.series, merged)
     merged += [leak for leak in (host, evidence.workers) if leak is not None]
 
     merged.sort(key=lambda leak: -leak.per_step_bytes)
@@ -120,6 +130,32 @@ def _with_hidden_bytes(
     grown = per_step * (leak.last_step - leak.first_step)
     leak = replace(leak, per_step_bytes=per_step, bytes=max(leak.bytes, grown))
     return [leak], None
+
+
+def _with_rest_of_heap(series: Series, leaks: list[Leak]) -> list[Leak]:
+    """Return the leaks of one holder with what the heap grows by beyond what was counted.
+
+    Small tensors, views, and the Python objects around tensors are counted by estimates or not at
+    all, whereas C's allocator knows their bytes. Where the rest is large it may be something else.
+    """
+    is_of_tensors = all(leak.kind in {"tensors", "graph"} for leak in leaks)
+    is_alone = len({leak.chains[0].parts[:2] if leak.chains else () for leak in leaks}) == 1
+    is_on_heap = all(leak.device == "cpu" and leak.limit_bytes is None for leak in leaks)
+    if not (is_alone and is_of_tensors and is_on_heap):
+        return leaks
+
+    # Like the message, so that what is reported is the growth of the heap.
+    counted = sum(map(total_per_step_bytes, leaks))
+    heap = growth_of(series.heap(), counted)
+    rest = 0.0 if heap is None else heap.per_step - counted
+    if heap is None or not _MIN_REST * heap.per_step <= rest <= _MAX_REST * heap.per_step:
+        return leaks
+
+    largest = max(leaks, key=total_per_step_bytes)
+    grown = round(rest * (largest.last_step - largest.first_step))
+    per_step_bytes = largest.per_step_bytes + round(rest)
+    whole = replace(largest, per_step_bytes=per_step_bytes, bytes=largest.bytes + grown)
+    return [whole if leak is largest else leak for leak in leaks]
 
 
 def _share_graphs(leaks: list[Leak]) -> dict[int, float]:
@@ -363,14 +399,41 @@ def _shares(
     If nothing of those steps is alive any more, the share of what has aged after them.
     """
     sites = evidence.sites
-    by_site: dict[Place, int] = {}
+    sited: dict[Place, list[LiveStorage]] = {}
     for address, storage in stayed:
         stack = sites.stack_of(address) if storage.first_step in sites.steps else ()
         if stack:
-            by_site[stack[0]] = by_site.get(stack[0], 0) + max(storage.bytes, 1)
+            sited.setdefault(stack[0], []).append(storage)
+
+    single = _find_single(sited, [storage.first_step for _, storage in stayed])
+    by_site = {
+        site: sum(max(storage.bytes, 1) for storage in storages)
+        for site, storages in sited.items()
+        if site not in single
+    }
     by_site = by_site or dict(evidence.bytes_at.get(kind, {}))
     total = sum(by_site.values())
     return {site: n / total for site, n in by_site.items()} if total else {None: 1.0}
+
+
+def _find_single(sited: Mapping[Place, list[LiveStorage]], first_steps: list[int]) -> set[Place]:
+    """Find sites with one storage that others leave nothing to, as they explain all growth.
+
+    It was allocated once for something that stays, as the buckets of ``DistributedDataParallel``.
+
+    Args:
+        sited: The storages of the sampled steps by allocation site.
+        first_steps: The step of each storage that has stayed.
+    """
+    single = {site for site, storages in sited.items() if len(storages) == 1}
+    others = [storage for site in sited.keys() - single for storage in sited[site]]
+    if not others:
+        return set()
+
+    n_per_step = len(first_steps) / (max(first_steps) - min(first_steps) + 1)
+    n_sampled = len({storage.first_step for storage in others})
+    is_explained = len(others) >= _MIN_OF_GROWTH * n_per_step * n_sampled
+    return single if n_sampled >= MIN_SAMPLED_STEPS and is_explained else set()
 
 
 def _build_graph_leak(

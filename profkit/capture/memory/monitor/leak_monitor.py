@@ -186,7 +186,7 @@ class LeakMonitor:
 
     def _stop_recording(self) -> None:
         """End what would disturb a recorded step."""
-        self._instruments.sampler.workers.note_tracing()
+        self._instruments.sampler.note_tracing(self.n_steps)
         self._run(TraceBegan(self.n_steps))
 
     def _end(self) -> None:

@@ -27,6 +27,8 @@ _MAX_OBJECTS_MEASURED: Final = 20_000
 """Objects within a container that are measured: some ten milliseconds."""
 _MEASURED_PACKAGES: Final = frozenset({"", "builtins", "numpy", "torch", "profkit"})
 """Packages whose objects have no memory that is not measured."""
+_WITH_NATIVE_CODE: Final = "torch.jit"
+"""But scripted and traced modules have a graph and its profiles in C++."""
 _NOT_WITHIN: Final = ("module", "type", "function", "builtin_function_or_method", "code", "frame")
 """Types that a container shares with the rest of the program and does not own."""
 _REFERENCES_HERE: Final = 3
@@ -135,7 +137,8 @@ def _is_of_library(kind: type, is_user_file: Callable[[str], bool]) -> bool:
     """Tell whether a type is of an installed library whose memory is not measured."""
     module = module_of(kind)
     top = module.partition(".")[0]
-    if top in sys.stdlib_module_names or top in _MEASURED_PACKAGES:
+    is_measured = top in _MEASURED_PACKAGES and not module.startswith(_WITH_NATIVE_CODE)
+    if top in sys.stdlib_module_names or is_measured:
         return False
     file = (namespace_of(sys.modules.get(module)) or {}).get("__file__")
     return type(file) is str and not is_user_file(file)

@@ -57,6 +57,24 @@ class Sampler:
         self._walked_step = 0
         self._heap_step = 0
         self._bytes_step = 0
+        self._recorded_step = 0
+        self._freed_bytes = sessions.freed_bytes
+
+    def note_tracing(self, step: int) -> None:
+        """Note that a trace is recorded in a step, whose memory is not the program's."""
+        self.workers.note_tracing()
+        self._recorded_step = self._recorded_step or step
+
+    def exclude_recording(self, sample: Sample, series: Series) -> None:
+        """Take the memory of a recording off earlier samples, once a sample is without it.
+
+        A recording is held until it is written, which may be many steps after the recorded ones.
+        """
+        freed_bytes = sessions.freed_bytes - self._freed_bytes
+        if sample.heap is not None and freed_bytes:
+            series.lower_heap(self._recorded_step, sample, freed_bytes)
+            self._freed_bytes = sessions.freed_bytes
+            self._recorded_step = 0
 
     def take_sample(
         self, step: int, n_samples: int, work: Work, *, is_tracing: bool, is_heap_own: bool
@@ -79,6 +97,7 @@ class Sampler:
         is_due = n_samples % _BYTES_INTERVAL == 0 or step >= _BYTES_OVERDUE * self._bytes_step
 
         if is_tracing:
+            self.note_tracing(step)
             self.host_peaks.skip()
         else:
             self.host_peaks.note(step, None if resident is None else resident.bytes)
@@ -101,7 +120,7 @@ class Sampler:
             resident,
             heap,
             *device_bytes,
-            worker_bytes=self._read_worker(step, is_tracing=is_tracing),
+            worker_bytes=self._read_worker(step),
             own_ns=own_ns,
             lacks=self._find_lack(has_more_nodes=has_more),
         )
@@ -181,10 +200,8 @@ class Sampler:
         now = self._heap.allocated()
         return None if now is None else now._replace(bytes=now.bytes - self._tracing_bytes())
 
-    def _read_worker(self, step: int, *, is_tracing: bool) -> int | None:
+    def _read_worker(self, step: int) -> int | None:
         """Read the private bytes of one DataLoader worker; None if not measured at this step."""
-        if is_tracing:
-            self.workers.note_tracing()
         due_ns = self.workers.estimate_ns(step)
         if due_ns is None or not self._clock.affords("workers", due_ns):
             return None

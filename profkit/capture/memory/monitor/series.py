@@ -20,6 +20,7 @@ from profkit.index.trend import (
     is_rising,
     lasting_growth,
     median,
+    median_slope,
 )
 from profkit.model.events import Int64s
 from profkit.model.live_memory import MemorySample
@@ -176,6 +177,32 @@ class Series:
                 n_nodes=_plus(sample.n_nodes, earlier.n_nodes),
                 graph_bytes=_plus(sample.graph_bytes, earlier.graph_bytes),
             )
+
+    def lower_heap(self, from_step: int, now: Sample, most_bytes: int) -> None:
+        """Take off some samples' heap what was freed since, and was not the program's.
+
+        That is what the heap is smaller now than it would be at its pace until then.
+
+        Args:
+            from_step: The first step whose sample had it.
+            now: The first sample without it.
+            most_bytes: Upper bound of it.
+        """
+        steps, values = self.heap()
+        is_held = steps >= from_step
+        steps, values = steps[is_held], values[is_held]
+        if now.heap is None or not len(steps):
+            return
+
+        pace = max(median_slope(steps, values), 0.0) if len(steps) > 1 else 0.0
+        expected = values[-1] + pace * (now.step - int(steps[-1]))
+        surplus = min(max(round(expected - now.heap.bytes), 0), most_bytes)
+        self.samples = [
+            sample._replace(heap=sample.heap._replace(bytes=sample.heap.bytes - surplus))
+            if sample.heap is not None and sample.step >= from_step
+            else sample
+            for sample in self.samples
+        ]
 
     def kinds(self) -> set[TensorKind]:
         """Return the tensor kinds of the last sample."""

@@ -6,7 +6,14 @@ from typing import Final, Literal
 
 from profkit.engine.context import Context
 from profkit.model.growth import together
-from profkit.model.live_memory import Chain, Graph, Leak, limit_together
+from profkit.model.leak_bytes import (
+    graph_bytes,
+    node_per_step_bytes,
+    saved_per_step_bytes,
+    total_bytes,
+    total_per_step_bytes,
+)
+from profkit.model.live_memory import Chain, Leak, limit_together
 from profkit.patterns import regex
 
 Cause = Literal[
@@ -15,12 +22,6 @@ Cause = Literal[
 ]  # fmt: skip
 """Why memory grows, by the name of the rule that reports it."""
 
-NODE_BYTES: Final = 768
-"""Approximate size of a graph node. With torch 2.13 resident memory grew, after
-backward, by 690 bytes a node of an attention layer, 810 of linear and 880 of convolutional ones."""
-_TENSOR_BYTES: Final = 460
-"""Host memory of a tensor beside its values: its Python object, its sizes, the record of its
-storage. The C heap grew by 512 bytes for each tensor of 16 numbers with torch 2.13."""
 _GRAPH_SHARE: Final = 0.1
 """A graph with a smaller share of a leak is not its cause."""
 _MOSTLY_GRAPH_SHARE: Final = 0.5
@@ -202,51 +203,9 @@ def graph_share(leak: Leak) -> float:
     return retained_bytes / (retained_bytes + own_bytes) if retained_bytes else 0.0
 
 
-def graph_bytes(graph: Graph) -> int:
-    """Return the bytes that a graph saved, with an approximate size of its nodes."""
-    return graph.saved_bytes + NODE_BYTES * graph.n_nodes
-
-
-def saved_per_step_bytes(leak: Leak) -> int:
-    """Return the bytes per step that new graph nodes save, at the average of all nodes."""
-    if leak.graph is None or not leak.graph.n_nodes:
-        return 0
-    return round(leak.graph.saved_bytes * leak.nodes_per_step / leak.graph.n_nodes)
-
-
-def node_per_step_bytes(leak: Leak) -> int:
-    """Return approximate bytes per step of new graph nodes, without what they save."""
-    return round(NODE_BYTES * leak.nodes_per_step)
-
-
-def _tensor_objects_bytes(leak: Leak) -> int:
-    """Return approximate bytes of small tensors beside their values; 0 if the values are most."""
-    if leak.kind != "tensors" or leak.device != "cpu" or leak.is_enlarged:
-        return 0
-    n_bytes = _TENSOR_BYTES * leak.n
-    return n_bytes if n_bytes > _GRAPH_SHARE * leak.bytes else 0
-
-
-def _added_per_step_bytes(leak: Leak) -> int:
-    """Return approximate bytes per step of nodes, and of small tensors beside their values."""
-    n_steps = max(leak.last_step - leak.first_step, 1)
-    return node_per_step_bytes(leak) + round(_tensor_objects_bytes(leak) / n_steps)
-
-
-def total_per_step_bytes(leak: Leak) -> int:
-    """Return the growth per step, with nodes, and with the objects of small tensors."""
-    return leak.per_step_bytes + _added_per_step_bytes(leak)
-
-
-def total_bytes(leak: Leak) -> int:
-    """Return the bytes at the last sample, with the same inclusions."""
-    nodes = NODE_BYTES * leak.graph.n_nodes if leak.graph else 0
-    return leak.bytes + nodes + _tensor_objects_bytes(leak)
-
-
-def is_estimate(leak: Leak) -> bool:
-    """Return whether approximate sizes of nodes and objects make the growth an estimate."""
-    return _added_per_step_bytes(leak) > _GRAPH_SHARE * total_per_step_bytes(leak)
+def saved_share(leak: Leak) -> float:
+    """Return the share of a leak that its graph saves for a backward pass; 0 without a graph."""
+    return 0.0 if leak.graph is None else leak.graph.saved_bytes / max(total_bytes(leak), 1)
 
 
 def is_named_cache(chain: Chain) -> bool:

@@ -6,15 +6,7 @@ from typing import Final
 from profkit.dataclass import dataclass
 from profkit.engine.context import Context
 from profkit.engine.detector import RuleInfo
-from profkit.engine.families.leaks.causes import (
-    cause_of,
-    find_leaks,
-    is_estimate,
-    main_chain,
-    merge_leaks,
-    total_bytes,
-    total_per_step_bytes,
-)
+from profkit.engine.families.leaks.causes import cause_of, find_leaks, main_chain, merge_leaks
 from profkit.engine.families.leaks.messages import (
     bytes_by_holder,
     describe_holders,
@@ -27,6 +19,7 @@ from profkit.engine.families.leaks.messages import (
 )
 from profkit.engine.wording import counted, known_locations, listed
 from profkit.model.finding import Confidence, Cost, EvidenceValue, Finding, Severity
+from profkit.model.leak_bytes import is_estimate, total_bytes, total_per_step_bytes
 from profkit.model.live_memory import Leak
 
 _DOUBT: Final[dict[int, Confidence]] = {0: "high", 1: "medium"}

@@ -2,14 +2,14 @@
 
 from typing import Final
 
-from profkit.engine.families.leaks.causes import (
+from profkit.engine.families.leaks.causes import main_chain
+from profkit.engine.wording import at, counted, listed
+from profkit.model.leak_bytes import (
     is_estimate,
-    main_chain,
     node_per_step_bytes,
     saved_per_step_bytes,
     total_per_step_bytes,
 )
-from profkit.engine.wording import at, counted, listed
 from profkit.model.live_memory import Leak
 from profkit.model.location import Location
 from profkit.names import middle_cut
@@ -18,6 +18,8 @@ from profkit.units import format_bytes, format_count
 _MAX_NAME: Final = 80
 _MEMORY: Final = {"cpu": "Host memory", "host": "Host memory", "pinned": "Pinned host memory"}
 _MIN_STORAGE_RATIO: Final = 4
+_PYPLOT: Final = "Gcf.figs"
+"""Where ``matplotlib.pyplot`` keeps the figures that are open."""
 _OF_COMPILERS: Final = frozenset({"linecache", "torch._dynamo", "torch._inductor"})
 """Modules that keep the source or code of each compiled function."""
 _MIN_INTERVAL_STEPS: Final = 3
@@ -179,6 +181,8 @@ def library_fix(leak: Leak) -> str:
     if chain is None or not chain.is_library or chain.kind == "unknown":
         return ""
     name = quoted(chain.name)
+    if chain.name.endswith(_PYPLOT):
+        return f"Close each figure after use, by `plt.close(fig)`: {name} keeps all that are open."
     if chain.parts[0] in _OF_COMPILERS:
         return (
             f"Compile less often: {name} keeps what each compilation generates. "

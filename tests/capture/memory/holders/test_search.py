@@ -4,6 +4,7 @@ import gc
 import threading
 
 import pytest
+import torch
 
 from profkit.capture.memory.holders import native_refs
 from profkit.capture.memory.holders.holder_chains import find_chains
@@ -225,6 +226,17 @@ def test_a_linked_list_is_followed_and_named_at_both_its_ends(world: World) -> N
 def test_a_search_without_budget_returns_no_chains(world: World) -> None:
     module = world("a = Holder()\na.b = Holder()\na.b.kept = [made()]\n")
     assert find_chains([module.ref()], budget_s=0.0) == [()]
+
+
+def test_a_tensor_within_a_wrapper_of_torch_func_is_held_by_what_has_the_wrapper() -> None:
+    weight = torch.ones(3, requires_grad=True)
+    _, pull_back = torch.func.vjp(lambda value: value * weight, torch.ones(3))
+    wrapper = pull_back.__closure__[1].cell_contents[0]
+    held = torch._C._functorch.get_unwrapped(wrapper)
+    del wrapper
+    (chains,) = find_chains([held])
+    assert "pull_back" in text(chains[0])
+    assert "flat_primals_out[0]" in text(chains[0]).replace(" → ", "")
 
 
 def test_an_object_with_many_referrers_does_not_flood_the_search(world: World) -> None:

@@ -17,6 +17,7 @@ from profkit.capture.memory.monitor.sampler import Sampler
 from profkit.capture.memory.monitor.series import Sample, Series, TracedSteps
 from profkit.capture.memory.monitor.tracemalloc_lines import COMPILER_LINE, NO_LINE
 from profkit.capture.process.malloc_stats import Allocated
+from profkit.capture.recording.session import sessions
 from profkit.index.trend import Trend, is_rising
 from profkit.model.capture_info import Compiled
 from profkit.model.live_memory import Chain, TensorShape
@@ -93,6 +94,37 @@ def test_a_jump_during_tracing_is_excluded_and_the_growth_stays(
     heap.bytes -= 3000
     sampler.exclude_jump(16, series)
     assert measured(sampler) == 1000 + pace * 16 - 3000
+
+
+def test_the_memory_of_a_recording_is_taken_off_the_samples_that_were_taken_until_it_was_written(
+    sampler: Sampler, heap: Heap, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    series = Series()
+
+    def sample(step: int, recording_bytes: int) -> None:
+        heap.bytes = 1000 + 100 * step + recording_bytes
+        now = Sample(step, 0, {}, heap=sampler._read_heap())
+        sampler.exclude_recording(now, series)
+        series.add(now)
+
+    for step in (1, 2, 3):
+        sample(step, 0)
+    sampler.note_tracing(4)
+    for step in range(5, 10):
+        sample(step, 9000)
+    monkeypatch.setattr(sessions, "freed_bytes", sessions.freed_bytes + 12_000)
+    for step in range(12, 16):
+        sample(step, 0)
+
+    steps, n_bytes = series.heap()
+    assert (n_bytes == 1000 + 100 * steps).all()
+
+    # What the program frees later is its own, and more than a recording had is, too.
+    sample(16, -500)
+    assert series.heap()[1][-2:].tolist() == [2500, 2100]
+    monkeypatch.setattr(sessions, "freed_bytes", sessions.freed_bytes + 100)
+    sample(17, -900)
+    assert series.heap()[1][-2:].tolist() == [2000, 1800]
 
 
 KIB = 1024

@@ -210,11 +210,11 @@ def test_a_functools_cache_is_returned_with_its_entries() -> None:
 
 
 def test_containers_of_few_entries_are_left_out() -> None:
-    few, eight = list(range(7)), list(range(8))
+    few, four = list(range(3)), list(range(4))
     things = [container.thing for container in scan_host_objects().containers]
     assert not any(thing is few for thing in things)
-    assert any(thing is eight for thing in things)
-    assert any(container.thing is few for container in scan_host_objects(min_entries=7).containers)
+    assert any(thing is four for thing in things)
+    assert any(container.thing is few for container in scan_host_objects(min_entries=3).containers)
 
 
 @pytest.fixture(scope="module")
@@ -259,6 +259,15 @@ def test_a_view_counts_with_the_array_that_it_retains() -> None:
     del clips
     assert measure_entries(held, 10) == pytest.approx(400_000, rel=0.01)
     assert measure_entries([row.copy() for row in held], 10) == pytest.approx(8_000, rel=0.05)
+
+
+def test_a_traced_module_has_memory_that_is_not_measured_and_a_tensor_has_not() -> None:
+    def is_user_file(file: str) -> bool:
+        return file == __file__
+
+    traced = torch.jit.trace(torch.nn.Linear(2, 2), torch.ones(1, 2))
+    assert "torch.jit" in find_library_object({"net": traced}, is_user_file)
+    assert not find_library_object({"net": torch.nn.Linear(2, 2)}, is_user_file)
 
 
 def test_the_newest_entry_of_a_container_may_be_a_view() -> None:

@@ -33,9 +33,11 @@ from profkit.capture.memory.monitor.budget import OVERDUE, Budget, Work
 from profkit.capture.memory.monitor.leak_classifier import Evidence
 from profkit.capture.memory.monitor.leak_inspector import Inspection, LeakInspector
 from profkit.capture.memory.monitor.leak_monitor import LeakMonitor
-from profkit.capture.memory.monitor.live_tensors import LiveTensors, TensorKind
-from profkit.capture.memory.monitor.series import Series
+from profkit.capture.memory.monitor.live_tensors import LiveStorage, LiveTensors, TensorKind
+from profkit.capture.memory.monitor.series import Sample, Series
 from profkit.capture.process import signals
+from profkit.capture.process.malloc_stats import Allocated
+from profkit.model.leak_bytes import total_per_step_bytes
 from profkit.model.live_memory import Chain, Leak, LiveMemory, TensorShape
 from tests.capture.memory.saved_tensors import needs_saved_tensors
 
@@ -673,6 +675,38 @@ def test_a_line_without_holder_takes_the_holder_of_other_tensors_of_its_kind() -
     inspections = {(kind, site): Inspection(5), (kind, None): Inspection(9, chains=(chain,))}
     evidence = Evidence(Series(), LiveTensors(), AllocationSampler(), inspections)
     assert leak_classifier._find_inspection(evidence, kind, site).chains == (chain,)
+
+
+def test_a_line_that_allocated_once_has_no_share_of_what_another_explains() -> None:
+    kind = TensorKind("cpu", "float32", 15, has_graph=False)
+    kept, bucket = ("train.py", 3, "main"), ("train.py", 5, "main")
+    sampled = [LiveStorage(step, 4096, kind) for step in (10, 11, 12)]
+    sited = {kept: sampled, bucket: [LiveStorage(10, 4096, kind)]}
+
+    assert leak_classifier._find_single(sited, [*range(40), 10]) == {bucket}
+    assert leak_classifier._find_single({kept: sampled}, [*range(40)]) == set()
+    # As many more stay as a line that allocates in every third step would leave.
+    assert leak_classifier._find_single(sited, [*range(40), *range(1, 40, 3)]) == set()
+
+
+@pytest.mark.parametrize(
+    ("heap_per_step", "told"),
+    [(16_000, 16_384), (17_000, 16_384), (20_000, 20_000), (24_000, 24_000), (40_000, 16_384)],
+)
+def test_a_single_leak_grows_as_the_heap_does_unless_much_of_that_is_unknown(
+    heap_per_step: int, told: int
+) -> None:
+    series = Series()
+    for step in range(1, 41):
+        series.add(Sample(step, 0, {}, heap=Allocated(heap_per_step * step, 0)))
+    chain = Chain("module-global", ("__main__", ".kept", "[3]"))
+    leak = Leak("tensors", "cpu", 16_384, 1 << 20, 40, 1, 40, chains=(chain,))
+    (whole,) = leak_classifier._with_rest_of_heap(series, [leak])
+    assert total_per_step_bytes(whole) == pytest.approx(told, rel=0.001)
+
+    other = replace(leak, per_step_bytes=100, chains=(replace(chain, parts=("other",)),))
+    for leaks in ([leak, other], [replace(leak, device="cuda:0")]):
+        assert leak_classifier._with_rest_of_heap(series, leaks) == leaks
 
 
 def test_holders_and_lines_survive_an_inspection_that_finds_none() -> None:
