@@ -257,9 +257,14 @@ def report_on_ranks(
     """
     recordings = [Recording(tuple(rank_files), is_member=True) for rank_files in files]
     results = analyze_all(recordings, AnalysisRequest(options), LOCAL, _Stages(no_stage))
-    jobs = [result for result in results.reports if result.is_job]
+    jobs = [result for result in results.reports if result.is_job or _tells_failure(result.report)]
     reports = [job.report for job in jobs if of is None or of in job.paths]
     return max(reports, key=lambda report: len(report.ranks), default=None)
+
+
+def _tells_failure(report: Report) -> bool:
+    """Return whether a report says why a rank failed, which may be another than the recorded."""
+    return any(finding.name == "failed-rank" for finding in report.findings)
 
 
 def _join_kinds(paths: list[str]) -> list[Recording]:

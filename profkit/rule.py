@@ -110,6 +110,7 @@ from profkit.model.events import (
     Rows,
 )
 from profkit.model.finding import Basis, Confidence, Cost, Finding
+from profkit.model.flight_record import RankFailure
 from profkit.model.growth import growth
 from profkit.model.job import Lateness
 from profkit.model.live_memory import CYCLE, NUMBERED, TEE, Chain, Leak
@@ -147,5 +148,5 @@ __all__ = [  # noqa: RUF022  (in groups)
     "Compiled", "CodePlace", "CpuTime", "HostThreads", "DeviceMismatch", "DEBUG_SETTINGS",
     "DeviceInfo", "lacks_bfloat16", "LoadNotes", "LOST_TIME", "MemorySnapshot", "State", "NO_STACK",
     "FragmentationSite", "fragmentation_summary", "allocation_sites", "Leak", "Chain", "CYCLE",
-    "NUMBERED", "TEE", "Lateness", "PlaceTime",
+    "NUMBERED", "TEE", "Lateness", "PlaceTime", "RankFailure",
 ]  # fmt: skip

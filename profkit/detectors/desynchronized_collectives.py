@@ -124,6 +124,10 @@ def _report_blocked(job: JobContext, reported: Collection[str]) -> Iterator[Find
 
     records = {rank: record.about for rank, record in job.last_records.items()}
     for (reason, absent), (first, *later) in by_cause.items():
+        # That a rank which failed calls no further collective is reported by failed-rank.
+        if reason == "absent" and set(absent) <= set(job.failed_first):
+            continue
+
         # A rank without the call may just be slow, as long as torch's timeout has not passed.
         is_late = reason in {"absent", "waiting"} and first.waited_ns is None
         has_timed_out = any(call.has_timed_out for call in first.called.values())

@@ -45,7 +45,7 @@ Source:
     replay; ``dcp.async_save`` in PyTorch's documentation of distributed checkpoints.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from typing import Final
 
@@ -53,6 +53,7 @@ import numpy as np
 
 from profkit.engine.families.collectives.extra_time import find_extra_time
 from profkit.index.ranks.matching import SYNCHRONIZING
+from profkit.index.ranks.run_lateness import RunLateness, Turn
 from profkit.rule import (
     Finding,
     JobContext,
@@ -64,6 +65,7 @@ from profkit.rule import (
     dataclass,
     format_count,
     needs,
+    the_ranks,
 )
 
 INFO = RuleInfo(
@@ -99,6 +101,7 @@ _CHECK_GPU: Final = (
     " If they have it, check the clocks and the temperature of this GPU "
     "(`nvidia-smi -q -d CLOCK,TEMPERATURE`)."
 )
+_MAX_TURNS: Final = 6
 _MIN_EXPLAINED: Final = 0.5
 """Share of the delay that a line has to explain."""
 
@@ -114,15 +117,23 @@ class Thresholds:
             percent on the same hardware.
         min_steady_share: Minimum share of the steps in which it takes at least half of its usual
             extra time: in a few steps, some rank is always the last by chance.
+        min_run_share: Minimum share of a step by which it is late in the whole run, which tells
+            smaller differences from chance than a few recorded steps do.
     """
 
     min_last_share: float = 0.5
     min_saving_share: float = 0.05
     min_steady_share: float = 0.7
+    min_run_share: float = 0.03
 
 
 def detect(job: JobContext, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield a finding for each rank that makes the others wait."""
+    run = job.run_lateness
+    if run is not None:
+        yield from _judge_run(job, run, thresholds)
+        return
+
     what_if = job.what_if
     for rank in what_if.comparable:
         # Not at the fastest rank's time: ranks differ a little on the same hardware.
@@ -138,7 +149,76 @@ def detect(job: JobContext, thresholds: Thresholds) -> Iterator[Finding]:
         last = _find_last_started(job, rank)
         n = _count_joined(job, rank)
         if len(last) >= max(1, thresholds.min_last_share * n):
-            yield _build_finding(job, rank, last, n, saving_ns)
+            often = f"the last to start {format_count(len(last))} of {counted(n, 'collective')}"
+            yield _build_finding(job, rank, last, often, saving_ns)
+
+
+def _judge_run(job: JobContext, run: RunLateness, thresholds: Thresholds) -> Iterator[Finding]:
+    """Judge the ranks by all steps of the run; the recorded steps tell only why."""
+    n_steps = max(1, job.replay.n_steps)
+    late = [
+        rank for rank in range(len(job.ranks)) if run.is_always_late(rank, thresholds.min_run_share)
+    ]
+    for rank in late:
+        saving_ns = run.saving_ns(rank) * n_steps
+        if saving_ns > 0:
+            n_late, n_known = format_count(run.count_late(rank)), counted(len(run.steps), "step")
+            often = f"the last in {n_late} of {n_known} of the run"
+            yield _build_finding(job, rank, _find_last_started(job, rank), often, saving_ns)
+
+    turns = [] if late else run.find_turns(thresholds.min_saving_share)
+    waited_ns = sum(turn.late_ns for turn in turns) / len(run.steps)
+    if waited_ns >= thresholds.min_saving_share * run.step_ns:
+        yield _build_moving(job, turns, waited_ns * n_steps)
+
+
+def _build_moving(job: JobContext, turns: list[Turn], waited_ns: float) -> Finding:
+    """Build the finding on ranks that make the others wait in turn."""
+    numbers = sorted({job.ranks[turn.rank].rank for turn in turns})
+    least_ns = _MIN_EXPLAINED * waited_ns / max(1, job.replay.n_steps)
+    # The recorded steps show what one of them does in its turn.
+    extra = next(
+        (
+            find_extra_time(job, part.rank, least_ns)
+            for part in turns
+            if job.has_recorded(part.rank, part.first, part.last)
+        ),
+        None,
+    )
+
+    told = _list_turns(job, turns)
+    where = "" if extra is None else f" What takes longer is{extra.where}."
+    return INFO.finding(
+        confidence="medium",
+        message=(
+            f"{the_ranks(numbers).capitalize()} make the others wait in turn ({told}): the job "
+            f"waits for {job.time_with_share(waited_ns)}.{where}"
+        ),
+        fix=(
+            "Look at what the rank does in these steps alone: work that ranks take turns with, "
+            "such as logging or evaluation, or other programs on its cores."
+        ),
+        locations=(extra.location,) if extra is not None and extra.location is not None else (),
+        n=len(turns),
+        cost=job.cost(waited_ns, "measured"),
+        ranks=tuple(numbers),
+        evidence={
+            "turns": told,
+            "extra_where": None if extra is None else extra.where.strip(),
+        },
+    )
+
+
+def _list_turns(job: JobContext, turns: list[Turn]) -> str:
+    """``rank 0 in steps 11 to 20 and 31 to 40, rank 1 in steps 21 to 30``; the longest turns."""
+    by_rank: dict[int, list[str]] = defaultdict(list)
+    longest = sorted(turns, key=lambda part: part.first - part.last)[:_MAX_TURNS]
+    for part in sorted(longest, key=lambda part: part.first):
+        by_rank[job.ranks[part.rank].rank].append(f"{part.first} to {part.last}")
+
+    named = [f"rank {rank} in steps {' and '.join(parts)}" for rank, parts in by_rank.items()]
+    more = len(turns) - len(longest)
+    return ", ".join([*named, f"and {more} more"] if more else named)
 
 
 def _find_steady_share(job: JobContext, rank: int) -> float:
@@ -171,28 +251,35 @@ def _count_joined(job: JobContext, rank: int) -> int:
 
 
 def _build_finding(
-    job: JobContext, rank: int, last: list[int], n: int, saving_ns: float
+    job: JobContext, rank: int, last: list[int], often: str, saving_ns: float
 ) -> Finding:
+    """Build the finding on a rank.
+
+    Args:
+        last: The recorded collectives that it is the last to start.
+        often: How often it is the last, such as ``the last in 58 of 60 steps of the run``.
+    """
     number, host, delays = job.ranks[rank].rank, job.ranks[rank].host, job.delays
     report = job.ranks[rank].report
-    why = _explain(job, last)
+    run = job.run_lateness
+    why = _explain(job, last) if run is None else _explain_run(job, run, rank)
     n_steps = max(1, job.replay.n_steps)
     extra = find_extra_time(job, rank, _MIN_EXPLAINED * saving_ns / n_steps)
 
     return INFO.finding(
         confidence="high" if job.replay.n_steps > 1 else "medium",
-        message=_build_message(job, number, len(last), n, saving_ns, why, extra),
+        message=_build_message(job, number, often, saving_ns, why, extra),
         fix=_FIX[why] + (_CHECK_GPU if why == "compute" and report.source.devices else ""),
         locations=(extra.location,) if extra is not None and extra.location is not None else (),
         n=len(last),
-        cost=job.cost(saving_ns, "replay"),
+        cost=job.cost(saving_ns, "replay" if job.run_lateness is None else "measured"),
         ranks=(number,),
         evidence={
             "rank": number,
             "host": host,
             "why": why,
             "n_last": len(last),
-            "n_collectives": n,
+            "n_collectives": _count_joined(job, rank),
             "late_ns": int(delays.delay_ns[last].sum()),
             "extra_ns": None if extra is None else extra.ns,
             "extra_where": None if extra is None else extra.where.strip(),
@@ -209,20 +296,35 @@ def _explain(job: JobContext, last: list[int]) -> Lateness:
     return delay_ns.most_common(1)[0][0]
 
 
+def _explain_run(job: JobContext, run: RunLateness, rank: int) -> Lateness:
+    """Return the cause of most of the time by which a rank is late in its usual step."""
+    data_ns = [
+        float(np.mean([step.data_wait_ns for step in report.report.summary.steps] or [0]))
+        for report in job.ranks
+    ]
+    more_ns = data_ns[rank] - float(np.median(np.delete(data_ns, rank)))
+    most_ns = run.usual_lateness_ns(rank) / 2
+    if more_ns >= most_ns:
+        return "data"
+    return "compute" if float(np.median(run.work_ns[rank])) >= most_ns else "host"
+
+
 def _build_message(
     job: JobContext,
     rank: int,
-    n_last: int,
-    n: int,
+    often: str,
     saving_ns: float,
     why: Lateness,
     extra: PlaceTime | None,
 ) -> str:
     message = (
-        f"Rank {rank} is the last to start {format_count(n_last)} of {counted(n, 'collective')}"
-        f"{_WHY[why]}: the job waits for it for {job.time_with_share(saving_ns)}."
+        f"Rank {rank} is {often}{_WHY[why]}: "
+        f"the job waits for it for {job.time_with_share(saving_ns)}."
     )
     if extra is None:
         return message
+    if job.run_lateness is not None:
+        # The time there is of recorded steps, and the delay of all: they would not add up.
+        return f"{message} It takes longer{extra.where}."
     spent = job.time_per_step(extra.ns * max(1, job.replay.n_steps))
     return f"{message} It spends {spent} more than the others{extra.where}."

@@ -72,15 +72,25 @@ class Thresholds:
             differ by a few percent.
         min_excess_share: Minimum work of a rank beyond the mean of all ranks, for it to be named:
             a fifth, as for the longest rank in other tools.
+        min_run_share: Minimum share of a step that ranks wait for the one with the most to compute
+            in the whole run, which tells smaller differences from chance.
     """
 
     min_saving_share: float = 0.1
     min_excess_share: float = 0.2
+    min_run_share: float = 0.05
 
 
 def detect(job: JobContext, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield a finding if the job would be faster with equal work."""
-    what_if = job.what_if
+    run, what_if = job.run_lateness, job.what_if
+    if run is not None:
+        # All steps of the run tell chance from work; in a few recorded steps nothing does.
+        uneven_ns = run.uneven_ns
+        if uneven_ns >= thresholds.min_run_share * run.step_ns:
+            yield _report_changing_work(job, uneven_ns)
+        return
+
     saving_ns = what_if.actual_ns - what_if.even_ns
     if saving_ns < thresholds.min_saving_share * what_if.actual_ns:
         return
@@ -110,6 +120,22 @@ def detect(job: JobContext, thresholds: Thresholds) -> Iterator[Finding]:
             "mean_own_ns": round(float(work_ns.mean())),
             "stage": None if stage < 0 else stage,
         },
+    )
+
+
+def _report_changing_work(job: JobContext, uneven_ns: float) -> Finding:
+    """Build the finding on ranks of which another one has the most work in each step."""
+    saving_ns = uneven_ns * max(1, job.replay.n_steps)
+    return INFO.finding(
+        confidence="high",
+        message=(
+            "Ranks have unequally much to compute in a step, each of them sometimes most, as with "
+            f"batches of different sizes: that costs {job.time_with_share(saving_ns)}."
+        ),
+        fix=_suggest_fix(job, [], -1),
+        n=max(1, job.replay.n_steps),
+        cost=job.cost(saving_ns, "measured"),
+        evidence={"is_changing": True},
     )
 
 

@@ -216,7 +216,8 @@ def merge_reports(job: Sequence[RankReport]) -> Report:
     ctx = JobContext.of(job)
     shown, whole = ctx.ranks[0], ctx.ranks[0].report
     if shown.has_trace and len(ctx.ranks) == 1:
-        return whole
+        # Its own figures are all there is, but dumps tell why the ranks of its job ended.
+        return replace(whole, findings=ranked((*whole.findings, *_run_chosen_rules(ctx).findings)))
 
     merged = _Merged.of(ctx)
     # All ranks of a context have one, or none.

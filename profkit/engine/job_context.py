@@ -23,9 +23,11 @@ from profkit.index.ranks.flight import PackedRecord, records_by_rank, with_recor
 from profkit.index.ranks.job_calls import RankCalls
 from profkit.index.ranks.job_replay import JobReplay
 from profkit.index.ranks.matching import Matches, match_collectives
+from profkit.index.ranks.run_lateness import RunLateness, find_run_lateness
 from profkit.index.ranks.slowdown import WhatIfRanks
 from profkit.model.events import Int64s, Rows
 from profkit.model.finding import Basis, Cost
+from profkit.model.flight_record import RankFailure
 from profkit.model.location import Location
 from profkit.model.rank_lanes import OwnTime
 from profkit.model.report import Report
@@ -213,6 +215,13 @@ class JobContext:
         first, *others = (activity.steps for activity in self._activities)
         return set(first).intersection(*others)
 
+    def has_recorded(self, rank: int, first: int, last: int) -> bool:
+        """Return whether all recorded steps of a rank are among some steps, numbered from 1."""
+        names = [name.rpartition("#")[2] for name in self._activities[rank].steps]
+        return bool(names) and all(
+            name.isdecimal() and first <= int(name) + 1 <= last for name in names
+        )
+
     def extra_step_times(self, rank: int) -> Int64s:
         """Return how much longer a rank takes itself than the median of the others, by step.
 
@@ -270,11 +279,45 @@ class JobContext:
     @cached_property
     def last_records(self) -> dict[int, PackedRecord]:
         """Last dump of each rank."""
+        # A rank that died has written no calls at its end, but perhaps before.
         ordered = sorted(
-            self.flights, key=lambda flight: (flight.about.is_end, flight.about.written_ns or 0)
+            (flight for flight in self.flights if not _has_died(flight)),
+            key=lambda flight: (flight.about.is_end, flight.about.written_ns or 0),
         )
         # Of several dumps of a rank the last one stays.
         return {flight.about.rank: flight for flight in ordered if flight.about.rank is not None}
+
+    @cached_property
+    def failures(self) -> dict[int, RankFailure]:
+        """Why the programs of ranks ended early, the causes first, each group by time."""
+        records = ((flight.about.rank, flight.about.failure) for flight in self.flights)
+        failures = {rank: failure for rank, failure in records if rank is not None and failure}
+
+        # A rank that was killed has said nothing. A rank that says why has mostly seen it.
+        def order(rank: int) -> tuple[bool, bool, int]:
+            failure = failures[rank]
+            return failure.is_consequence, failure.has_died, failure.at_ns
+
+        return {rank: failures[rank] for rank in sorted(failures, key=order)}
+
+    @property
+    def failed_first(self) -> tuple[int, ...]:
+        """Ranks whose failure has ended the job, as far as is known."""
+        own = [rank for rank, failure in self.failures.items() if not failure.is_consequence]
+        spoke = [rank for rank in own if not self.failures[rank].has_died]
+        # Who fails last of all has its peers killed, and its launcher kills who does not end.
+        return tuple(spoke or own)
+
+    @cached_property
+    def run_lateness(self) -> RunLateness | None:
+        """How late the ranks are over the whole run; None where too little of it is known."""
+        records = [self.last_records.get(report.rank) for report in self.ranks]
+        ended = [record for record in records if record is not None and record.about.is_end]
+        if len(ended) < len(self.ranks) or not self.ranks[0].has_trace:
+            return None
+
+        offset_ns = self.matches.clocks.offset_ns[self.matches.calls.clock]
+        return find_run_lateness([record.value for record in ended], offset_ns.tolist())
 
     @cached_property
     def blocked(self) -> list[BlockedCollective]:
@@ -297,3 +340,8 @@ class JobContext:
     def time_with_share(self, ns: float) -> str:
         """``1.20 ms per step (12%)``: a time, and its share of the recorded one."""
         return f"{self.time_per_step(ns)} ({format_share(ns / self.what_if.recorded_ns)})"
+
+
+def _has_died(flight: PackedRecord) -> bool:
+    """Return whether a dump only says that its rank is gone."""
+    return flight.about.failure is not None and flight.about.failure.has_died

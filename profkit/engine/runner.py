@@ -137,7 +137,9 @@ def report_on(
 
 
 def ranked(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """Sort findings by cost, the costliest first; notes after everything else.
+    """Sort findings by cost, the costliest first; errors before and notes after everything else.
+
+    An error has no cost: why a program ended early comes before what its steps took.
 
     Time counts before memory: a slow step costs now, memory only when it runs out. Equal costs are
     ordered by rule and line, so that two reports of one file are identical.
@@ -145,9 +147,10 @@ def ranked(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     return tuple(sorted(findings, key=_rank))
 
 
-def _rank(finding: Finding) -> tuple[bool, int, int, int, str, str, int]:
+def _rank(finding: Finding) -> tuple[bool, bool, int, int, int, str, str, int]:
     first = finding.locations[0] if finding.locations else None
     return (
+        finding.severity != "error",
         finding.severity == "note",
         -finding.cost.ranked_ns,
         -(finding.cost.high_ns or 0),

@@ -82,6 +82,46 @@ def _n_elements(sizes: Sizes) -> int:
 
 
 @dataclass(frozen=True)
+class RankSteps:
+    """The latest steps of a rank by its main thread. One value for each step.
+
+    Attributes:
+        first: How many steps ended before them.
+        ends_ns: Nanoseconds since 1970 when the step ended.
+        own_ns: How long profkit stopped the program before the step.
+        delayed_ns: How long the thread was ready to run in the step and had no core.
+        cpu_ns: Processor time of the thread in the step.
+    """
+
+    first: int
+    ends_ns: tuple[int, ...]
+    own_ns: tuple[int, ...]
+    delayed_ns: tuple[int, ...]
+    cpu_ns: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class RankFailure:
+    """Why the program of a rank ended early.
+
+    Attributes:
+        at_ns: Nanoseconds since 1970.
+        what: What the rank has done, such as ``raised ValueError: bad batch``.
+        file: The innermost file of the program on the exception's stack, or empty.
+        line: The line there, or 0.
+        is_consequence: Whether another rank or somebody outside has caused it.
+        has_died: Whether the process was gone without a Python exception.
+    """
+
+    at_ns: int
+    what: str
+    file: str = ""
+    line: int = 0
+    is_consequence: bool = False
+    has_died: bool = False
+
+
+@dataclass(frozen=True)
 class FlightRecord:
     """The last calls of collectives of one rank.
 
@@ -100,6 +140,8 @@ class FlightRecord:
         calls: The calls, in order.
         has_all: Whether no earlier calls were overwritten.
         n_skipped: Entries that could not be read.
+        steps: The times of its steps until the end of the program, or None.
+        failure: Why the program ended early, or None.
     """
 
     path: str
@@ -116,6 +158,8 @@ class FlightRecord:
     calls: tuple[RecordedCall, ...] = ()
     has_all: bool = False
     n_skipped: int = 0
+    steps: RankSteps | None = None
+    failure: RankFailure | None = None
 
     def group_of(self, call: RecordedCall) -> ProcessGroup:
         """Return the process group of a call."""

@@ -172,6 +172,8 @@ class CollectivesSummary:
         groups: Kinds of collectives by group, those with the most waiting first.
         slowdown: What differences between the ranks cost; None where too few collectives were
             matched.
+        n_run_steps: Number of steps of the whole run in which it is known how late each rank was,
+            recorded or not; None where that is not known.
     """
 
     n: int
@@ -179,6 +181,7 @@ class CollectivesSummary:
     unmatched: tuple[UnmatchedCalls, ...] = ()
     groups: tuple[CollectiveGroup, ...] = ()
     slowdown: Slowdown | None = None
+    n_run_steps: int | None = None
 
 
 @dataclass(frozen=True)

@@ -53,6 +53,7 @@ _UNEVEN: Final = 1.2
 _SLOWER: Final = 1.02
 """A smaller slowdown by unequal ranks is not in the headline."""
 _STRAGGLING: Final = "straggling-rank"
+_LATE_RANKS: Final = frozenset({_STRAGGLING, "uneven-ranks", "pipeline-bubble"})
 _MAX_UNREAD: Final = 3
 
 
@@ -72,6 +73,13 @@ def describe_job(report: Report, *, is_explained: bool) -> Iterator[str]:
     is_matched = share is None or share >= _ENOUGH_MATCHED
     if lacking := "; ".join(_list_lacking(report, collectives, is_matched=is_matched)):
         yield f"{lacking[0].upper()}{lacking[1:]}."
+
+    # In a few recorded steps some rank is always the last: all steps tell whether that is chance.
+    is_chance = collectives.n_run_steps is not None and not any(
+        finding.name in _LATE_RANKS for finding in report.findings
+    )
+    if is_chance:
+        return
 
     yield from _step_of_job(report, collectives)
     if is_matched and not is_explained:

@@ -16,7 +16,14 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from profkit.errors import DamagedFileError
-from profkit.model.flight_record import CallProgress, FlightRecord, RecordedCall, Sizes
+from profkit.model.flight_record import (
+    CallProgress,
+    FlightRecord,
+    RankFailure,
+    RankSteps,
+    RecordedCall,
+    Sizes,
+)
 from profkit.model.location import Frame
 from profkit.model.process_group import ProcessGroup, ranks_of
 from profkit.patterns import regex
@@ -60,6 +67,8 @@ class About(msgspec.Struct):
         is_end: Whether the program had ended.
         stopped_by: The exception or signal that ended it, or empty.
         groups: The ranks of each process group by name.
+        steps: The columns of :class:`~profkit.model.flight_record.RankSteps`, or empty.
+        failure: Why the program ended early, or None.
     """
 
     rank: int
@@ -70,6 +79,8 @@ class About(msgspec.Struct):
     is_end: bool = False
     stopped_by: str = ""
     groups: dict[str, list[int]] = {}
+    steps: dict[str, list[int]] = {}
+    failure: RankFailure | None = None
 
 
 def may_be_dump(start: bytes) -> bool:
@@ -165,6 +176,8 @@ def convert_dump(data: Any, path: str) -> FlightRecord:  # noqa: ANN401  (plain 
         calls=tuple(sorted(calls, key=lambda call: call.created_ns or 0)) if about else calls,
         has_all=len(dumps) == 1 and first_ids == [0],
         n_skipped=len(entries) - len(calls),
+        steps=None if about is None else _read_steps(about.steps),
+        failure=None if about is None else about.failure,
     )
 
 
@@ -189,6 +202,17 @@ def _about(data: object) -> About | None:
         return None
     is_valid = 0 <= about.rank < about.world_size <= _MAX_RANKS and 0 <= about.written_ns <= _MAX
     return about if is_valid else None
+
+
+def _read_steps(columns: Mapping[str, list[int]]) -> RankSteps | None:
+    """Read the times of steps; None without any, or if they are not as profkit writes them."""
+    names = ("ends_ns", "own_ns", "delayed_ns", "cpu_ns")
+    times = [tuple(columns.get(name, ())) for name in names]
+    first = columns.get("first", [])
+    is_valid = all(0 <= value <= _MAX for column in (*times, first) for value in column)
+    if not is_valid or len(first) != 1 or not times[0] or len({*map(len, times)}) != 1:
+        return None
+    return RankSteps(first[0], *times)
 
 
 def _added_groups(about: About) -> dict[str, ProcessGroup]:

@@ -21,6 +21,7 @@ from profkit.capture.run.rank_actions import RankPhase
 from profkit.capture.run.rank_failure import Failure
 from profkit.capture.run.torchrun import is_torchrun, run_on_every_rank, with_profkit
 from profkit.errors import UsageError
+from profkit.readers.flight_recorder import read_dump
 
 
 def ranks_of_job(folder: Path, n: int) -> list[RankOfJob]:
@@ -143,7 +144,10 @@ def test_when_rank_0_has_died_the_others_report(
     cause, gap, *_ = capsys.readouterr().err.splitlines()
     assert cause.startswith("profkit: the job failed: rank 0 ended without a Python exception: ")
     assert gap == "profkit: rank 0 died; what was recorded until then is in the report."
-    assert list(tmp_path.iterdir()) == []
+    (death,) = tmp_path.iterdir()
+    record = read_dump(str(death))
+    assert record is not None
+    assert (record.rank, record.failure is not None and record.failure.has_died) == (0, True)
 
 
 def test_a_rank_that_has_ended_well_does_not_wait_for_rank_0(tmp_path: Path) -> None:

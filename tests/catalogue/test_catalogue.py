@@ -106,6 +106,7 @@ PUBLISHED = {
     "COM009": "sync-in-accumulation",
     "COM010": "small-buckets",
     "COM011": "unprefetched-gather",
+    "COM012": "failed-rank",
     "CMP001": "recompiles",
     "CMP002": "graph-breaks",
     "CMP003": "dynamic-shapes",

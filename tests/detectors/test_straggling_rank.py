@@ -6,12 +6,16 @@ from pathlib import Path
 
 import pytest
 
+from profkit import load
 from profkit.api import analyze
 from profkit.model.capture_info import CaptureInfo, CpuTime
 from profkit.model.finding import Finding
 from profkit.model.report import Report
+from profkit.model.trace import Trace
+from profkit.present.diagnosis import headline
 from profkit.testing import TraceBuilder
 from tests.detectors.jobs import MS, JobBuilder
+from tests.flight import Entry, build_entry, dump, own, written
 
 RULE = "straggling-rank"
 FoundInJob = Callable[..., tuple[Finding, ...]]
@@ -295,3 +299,53 @@ def test_it_is_skipped_in_a_recording_of_one_rank(
 ) -> None:
     (unchecked,) = analyzed(host_alone, RULE).unchecked
     assert unchecked.reason == "There are not several ranks."
+
+
+def write_run(folder: Path, job: JobBuilder, late_ns: Callable[[int, int], int]) -> Path:
+    """Write a job and the dumps at its end, with 40 steps of 20 ms on gloo.
+
+    Args:
+        late_ns: How much longer a rank takes, by rank and step.
+    """
+    job.write(folder)
+    n_ranks = len(job.ranks)
+    entries: list[list[Entry]] = [[] for _ in range(n_ranks)]
+    trace = load(folder / "rank0.pt.trace.json.gz")
+    assert isinstance(trace, Trace)
+    now_ns, ends = trace.base_ns - 400 * MS, []
+    for step in range(40):
+        called = [now_ns + 20 * MS + late_ns(rank, step) for rank in range(n_ranks)]
+        for rank in range(n_ranks):
+            entry = build_entry(step + 1, time_created_ns=called[rank])
+            entries[rank].append({**entry, "profiling_name": "gloo:all_reduce"})
+        now_ns = max(called) + 2 * MS
+        ends.append(now_ns)
+
+    no_ns = [0] * len(ends)
+    steps = {"first": [0], "ends_ns": ends, "own_ns": no_ns, "delayed_ns": no_ns, "cpu_ns": no_ns}
+    dumps = [
+        own(dump(entries[rank], str(list(range(n_ranks)))), rank, n_ranks, steps=steps)
+        for rank in range(n_ranks)
+    ]
+    return written(folder, *dumps)
+
+
+def test_all_steps_of_the_run_count_before_the_recorded_ones(tmp_path: Path) -> None:
+    job = program([[3 * MS, 3 * MS, 9 * MS]])
+    folder = write_run(tmp_path / "chance", job, lambda _rank, _step: 0)
+    assert analyze(folder, select=[RULE]).findings == ()
+
+    folder = write_run(tmp_path / "late", job, lambda rank, _step: 4 * MS * (rank == 1))
+    (finding,) = analyze(folder, select=[RULE]).findings
+    assert finding.message.startswith("Rank 1 is the last in 39 of 39 steps of the run")
+    assert (finding.ranks, finding.cost.per_step_ns) == ((1,), 4 * MS)
+
+
+def test_ranks_that_take_turns_are_named_with_their_steps(tmp_path: Path) -> None:
+    job = program([[3 * MS, 3 * MS]])
+    folder = write_run(tmp_path / "job", job, lambda rank, step: 6 * MS * (step // 20 == rank))
+    report = analyze(folder, select=[RULE])
+    (finding,) = report.findings
+    turns = "rank 0 in steps 2 to 20, rank 1 in steps 21 to 40"
+    assert f"Ranks 0, 1 make the others wait in turn ({turns})" in finding.message
+    assert turns in headline(report)

@@ -11,7 +11,7 @@ import pytest
 from tests.docs.blocks import ROOT
 
 PROGRAM = """
-import json, os, time
+import json, os, pathlib, time
 import torch
 import torch.distributed as dist
 from profkit.integrations.training import Training
@@ -80,7 +80,14 @@ def test_rank_0_reports_on_all_ranks(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_another_rank_reports_if_rank_0_has_died(tmp_path: Path) -> None:
-    dies = "if rank == 0:\n    os._exit(1)\ntraining.end("
+    # The trace is written in the background, and a rank that dies leaves what it has by then.
+    dies = (
+        "if rank == 0:\n"
+        "    while not [*pathlib.Path('traces/train').glob('*_rank0.*.trace.json.gz')]:\n"
+        "        time.sleep(0.05)\n"
+        "    os._exit(1)\n"
+        "training.end("
+    )
     program = PROGRAM.replace("training.end(", dies).replace("dist.barrier()", "")
     (code, _, _), (_, out, errors) = run_ranks(tmp_path, program)
     assert code == 1

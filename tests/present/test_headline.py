@@ -170,7 +170,7 @@ def test_checks_that_cannot_apply_to_the_program_are_not_mentioned(tmp_path: Pat
     assert headline(replace(report, unchecked=checks)).endswith("No problems found.")
     job = replace(report.source, world_size=2)
     assert headline(replace(report, unchecked=checks, source=job)).endswith(
-        "; 5 checks skipped: there are not several ranks."
+        "; 6 checks skipped: there are not several ranks."
     )
 
 

@@ -26,13 +26,21 @@ import msgspec
 from isal import igzip
 
 from profkit.capture.process import console, environment, files
+from profkit.model.flight_record import RankFailure
 from profkit.readers.flight_recorder import ABOUT, DUMPS, SUFFIX, About
 
 _PLAIN: Final = ("_dump_nccl_trace_json", "_dump_fr_trace_json")
 _WITH_STACKS: Final = ("_dump_nccl_trace", "_dump_fr_trace")
 
 
-def write(trace: str | Path, *, is_end: bool = False, stopped_by: str = "") -> str | None:
+def write(
+    trace: str | Path,
+    *,
+    is_end: bool = False,
+    stopped_by: str = "",
+    steps: dict[str, list[int]] | None = None,
+    failure: RankFailure | None = None,
+) -> str | None:
     """Write this rank's dump beside a trace, if the program has called collectives.
 
     Never raises: an error becomes one warning.
@@ -41,6 +49,8 @@ def write(trace: str | Path, *, is_end: bool = False, stopped_by: str = "") -> s
         trace: The trace file, which need not exist.
         is_end: Whether the program has ended, so that this rank calls no more.
         stopped_by: The exception or signal that ended it, or empty.
+        steps: The times of its steps, as :class:`.step_times.StepLog` lists them, or None.
+        failure: Why the program has ended early, or None.
 
     Returns:
         The file, or None.
@@ -50,7 +60,7 @@ def write(trace: str | Path, *, is_end: bool = False, stopped_by: str = "") -> s
         if rank is None or world_size is None or world_size < 2:  # noqa: PLR2004  (alone)
             return None
         dumps = list(_read_dumps(with_stacks=is_end and bool(stopped_by)))
-        if not dumps:
+        if not dumps and failure is None:
             return None
 
         target = files.beside(trace, SUFFIX)
@@ -64,17 +74,40 @@ def write(trace: str | Path, *, is_end: bool = False, stopped_by: str = "") -> s
                 is_end=is_end,
                 stopped_by=stopped_by if is_end else "",
                 groups=_read_groups(),
+                steps=steps or {},
+                failure=failure,
             )
         )
-
-        # The dumps are JSON already, and large: they are not parsed again.
-        text = b'{"%s":%s,"%s":[%s]}' % (ABOUT.encode(), about, DUMPS.encode(), b",".join(dumps))
-        with files.atomic_path(target) as partial:
-            partial.write_bytes(igzip.compress(text))
+        _write_text(target, about, dumps)
     except Exception as error:  # noqa: BLE001  (no error of ours may end the user's program)
         console.warn("the FlightRecorder's dump could not be written.", error)
         return None
     return str(target)
+
+
+def write_death(folder: Path, rank: int, world_size: int, host: str, pid: int) -> str | None:
+    """Write that a rank is gone and has not said why, for the report on its job.
+
+    Returns:
+        The file, or None if it cannot be written.
+    """
+    now_ns = time.time_ns()
+    what = "ended without a Python exception: killed, crashed in native code, or os._exit"
+    failure = RankFailure(now_ns, what, has_died=True)
+    about = About(rank, world_size, host, pid, now_ns, is_end=True, failure=failure)
+
+    target = folder / f"{files.safe_name(host)}_{pid}_rank{rank}.{now_ns}{SUFFIX}"
+    with contextlib.suppress(OSError):
+        _write_text(target, msgspec.json.encode(about), [])
+        return str(target)
+    return None
+
+
+def _write_text(target: Path, about: bytes, dumps: list[bytes]) -> None:
+    # The dumps are JSON already, and large: they are not parsed again.
+    text = b'{"%s":%s,"%s":[%s]}' % (ABOUT.encode(), about, DUMPS.encode(), b",".join(dumps))
+    with files.atomic_path(target) as partial:
+        partial.write_bytes(igzip.compress(text))
 
 
 def _read_dumps(*, with_stacks: bool) -> Iterator[bytes]:

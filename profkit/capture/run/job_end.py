@@ -85,7 +85,7 @@ def end_rank(
         rank.remove()
 
     seen = [state for state in end.states if state is not None]
-    states = [_with_files(state, rank.folder) if state.has_died else state for state in seen]
+    states = [_with_files(state, rank) if state.has_died else state for state in seen]
     _tell_causes(states)
     _tell_gaps(rank, states, end.limit_s)
     return states
@@ -260,8 +260,15 @@ def _tell_gaps(rank: RankOfJob, states: Sequence[RankState], limit_s: float) -> 
         console.note(f"{ranks}: {reason}")
 
 
-def _with_files(state: RankState, folder: Path) -> RankState:
-    """Return a state with what a rank that died has written before, by the names of the files."""
+def _with_files(state: RankState, rank: RankOfJob) -> RankState:
+    """Return a state with what a rank that died has written before, by the names of the files.
+
+    That it died is written beside them, so that each later report says so.
+    """
+    from profkit.capture.process import flight_recorder
+
+    folder = rank.folder
+    flight_recorder.write_death(folder, state.rank, rank.world_size, state.host, state.pid)
     name = f"{files.safe_name(state.host)}_{state.pid}_*rank{state.rank}.*.json.gz"
     with suppress(OSError):
         paths = sorted(folder.glob(name))

@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 from traceback import walk_tb
 from typing import Any, Final
 
-from profkit.dataclass import dataclass
+from profkit.dataclass import dataclass, replace
+from profkit.model.flight_record import RankFailure
 
 _MAX_TEXT: Final = 200
 _OF_A_PEER: Final = (
@@ -65,13 +66,28 @@ class Failure:
     @property
     def text(self) -> str:
         """Return the failure as what a rank has done: a verb, what, and where."""
+        return self.what + (f" ({self.file}:{self.line})" if self.file else "")
+
+    @property
+    def what(self) -> str:
+        """Return what a rank has done, without the line."""
         if self.signal:
             return f"was ended by {self.signal}"
         if self.exit_code is not None:
             reason = f": {self.message}" if self.message else ""
             return f"exited with code {self.exit_code}{reason}"
         what = f"{self.exception}: {self.message}" if self.message else self.exception
-        return f"raised {what}" + (f" ({self.file}:{self.line})" if self.file else "")
+        return f"raised {what}"
+
+    def to_model(self) -> RankFailure:
+        """Return what a recording says of it."""
+        return RankFailure(
+            self.at_ns,
+            self.what,
+            self.file,
+            self.line,
+            is_consequence=self.is_consequence,
+        )
 
 
 def failure_of_exception(error: BaseException | None, at_ns: int) -> Failure | None:
@@ -84,7 +100,9 @@ def failure_of_exception(error: BaseException | None, at_ns: int) -> Failure | N
     if error is None:
         return None
     if isinstance(error, SystemExit):
-        return _failure_of_exit(error.code, at_ns)
+        exit_ = _failure_of_exit(error.code, at_ns)
+        file, line = ("", 0) if exit_ is None else _place(error)
+        return None if exit_ is None else replace(exit_, file=file, line=line)
 
     file, line = _place(error)
     return Failure(at_ns, type(error).__name__, _first_line(error), file, line)

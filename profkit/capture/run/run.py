@@ -6,6 +6,7 @@ What records is imported when the program imports torch: one without it pays not
 import contextlib
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -222,7 +223,7 @@ class ProgramRun:
         with _warned(_NOT_FINISHED):
             # sys.exit is a normal end.
             is_normal = error is None or isinstance(error, SystemExit)
-            self._finish("" if is_normal else type(error).__name__)
+            self._finish("" if is_normal else type(error).__name__, error)
 
     def stop(self) -> None:
         """Leave the process as it was."""
@@ -241,11 +242,12 @@ class ProgramRun:
             console.warn(_NOT_FINISHED, failure)
             return RunResult(error, None, "The recording was lost.")
 
-    def _finish(self, stopped_by: str) -> None:
+    def _finish(self, stopped_by: str, error: BaseException | None = None) -> None:
         """End the recording with the program.
 
         Args:
-            stopped_by: The exception that ended the program early, or empty.
+            stopped_by: The exception or signal that ended the program early, or empty.
+            error: The exception that the program raised, or None.
         """
         if self._listener is not None:
             self._listener.end(stopped_by)
@@ -253,22 +255,35 @@ class ProgramRun:
             self._finder.drop()
         elif self._finder is not None:
             self._finder.finish(stopped_by)
-            self._dump_collectives(stopped_by)
+            self._dump_collectives(stopped_by, error)
 
     def _is_unwanted(self, finder: "StepFinder") -> bool:
         return self._needs_steps and not finder.recorder.has_steps
 
-    def _dump_collectives(self, stopped_by: str) -> None:
+    def _dump_collectives(self, stopped_by: str, error: BaseException | None) -> None:
         """Write the last collectives of this rank, now that it calls no more.
 
         Args:
             stopped_by: The exception or signal that ended the program early, or empty.
+            error: The exception that the program raised, or None.
         """
         from profkit.capture.process import files, flight_recorder
+        from profkit.capture.run.rank_failure import Failure, failure_of_exception
 
         if self.is_parent:
             trace = files.trace_file(self._folder())
-            self._flight = flight_recorder.write(trace, is_end=True, stopped_by=stopped_by)
+            steps = None if self._finder is None else self._finder.step_times()
+            now_ns = time.time_ns()
+            failure = failure_of_exception(error, now_ns)
+            if failure is None and stopped_by:
+                failure = Failure(now_ns, signal=stopped_by)
+            self._flight = flight_recorder.write(
+                trace,
+                is_end=True,
+                stopped_by=stopped_by,
+                steps=steps,
+                failure=None if failure is None else failure.to_model(),
+            )
 
     def drop(self) -> None:
         """Write nothing: the program does not exist."""

@@ -32,6 +32,7 @@ from profkit.capture.memory.monitor.step_boundaries import (
 )
 from profkit.capture.process import (
     console,
+    environment,
     optimizer_steps,
     program_profilers,
     signals,
@@ -47,6 +48,7 @@ from profkit.capture.process.compiling import (
 )
 from profkit.capture.process.module_calls import ModuleCalls, is_within_module_call
 from profkit.capture.process.open_regions import OpenRegions
+from profkit.capture.process.step_times import StepLog
 from profkit.capture.recording import current
 from profkit.capture.run.plan import Plan
 from profkit.capture.run.run_recorder import RunRecorder
@@ -72,6 +74,7 @@ class StepMonitors:
         recorder: Records some of the steps.
         make_leak_monitor: Makes the monitor of memory, once it is known what ends a step; or None.
         thread_calls: Monitors memory as long as the program's own thread has no steps; or None.
+        times: Notes when each step ends, or None where no other ranks are to be compared.
     """
 
     def __init__(
@@ -79,11 +82,13 @@ class StepMonitors:
         recorder: RunRecorder,
         make_leak_monitor: Callable[[StepSource], LeakMonitor] | None,
         thread_calls: ThreadCalls | None,
+        times: StepLog | None,
     ) -> None:
         self.leak_monitor: LeakMonitor | None = None
         self.thread_calls = thread_calls
         self._recorder = recorder
         self._make_leak_monitor = make_leak_monitor
+        self.times = times
 
     def switch_source(self, source: StepSource, n_ended_before: int) -> "StepMonitors":
         """Use steps of another source from now on, and return this.
@@ -102,17 +107,22 @@ class StepMonitors:
 
     def step(self) -> None:
         """Report the end of a step. Memory is looked at between it and the next one."""
-        self._recorder.close_step()
-        if self.leak_monitor is not None:
-            self.leak_monitor.step()
-        self._recorder.step_ended()
+        self._end_step(LeakMonitor.step)
 
     def skip(self) -> None:
         """Report the end of a step that must not be disturbed."""
+        self._end_step(LeakMonitor.skip)
+
+    def _end_step(self, monitor: Callable[[LeakMonitor], None]) -> None:
+        """End a step, and let the monitor of memory do something before the next one begins."""
+        if self.times is not None:
+            self.times.end_step()
         self._recorder.close_step()
         if self.leak_monitor is not None:
-            self.leak_monitor.skip()
+            monitor(self.leak_monitor)
         self._recorder.step_ended()
+        if self.times is not None:
+            self.times.begin_step()
 
     def n_idle_steps(self) -> int:
         """Return how many of the next steps need only be counted, by :meth:`count`."""
@@ -127,6 +137,8 @@ class StepMonitors:
 
     def discard(self) -> None:
         """Discard the steps so far, as they were none: a more reliable source follows."""
+        if self.times is not None:
+            self.times.clear()
         if self.leak_monitor is not None:
             self.leak_monitor.discard()
 
@@ -147,7 +159,10 @@ class StepFinder:
         if plan.monitor_memory:
             make_leak_monitor = self._make_leak_monitor
             thread_calls = ThreadCalls(partial(self._make_leak_monitor, in_threads=True))
-        self._monitors = StepMonitors(self.recorder, make_leak_monitor, thread_calls)
+        # The times of all steps are compared between the ranks of a job.
+        is_rank = (environment.ranks()[1] or 1) > 1
+        times = StepLog() if is_rank else None
+        self._monitors = StepMonitors(self.recorder, make_leak_monitor, thread_calls, times)
         self._boundaries = StepBoundaries(self._switch_source)
         self._module_calls = ModuleCalls(self._on_call)
         self._on_leading_call = unless_paused(self._on_module)
@@ -189,6 +204,11 @@ class StepFinder:
         self._unhook["profilers"] = lambda: program_profilers.unsubscribe(self._on_program_profiler)
         library_roots()  # or else it is found out while the program is recorded
         self.recorder.begin()
+
+    def step_times(self) -> dict[str, list[int]] | None:
+        """Return the times of all steps of a rank; None of a program that is no rank."""
+        times = self._monitors.times
+        return None if times is None else times.to_lists()
 
     def memory(self) -> LiveMemory | None:
         """Return the program's monitored memory, or None without steps. Ends the monitoring."""
@@ -262,7 +282,8 @@ class StepFinder:
             self._remove_hook("regions")
         if not self.recorder.is_over_for_good:
             return
-        for name in ["regions"] if self._plan.monitor_memory else list(self._unhook):
+        needs_steps = self._plan.monitor_memory or self._monitors.times is not None
+        for name in ["regions"] if needs_steps else list(self._unhook):
             if name != "profilers":
                 self._remove_hook(name)
 
@@ -369,6 +390,8 @@ class StepFinder:
         """Count a step, at whose end nothing is due, later."""
         self._n_idle -= 1
         self._n_uncounted += 1
+        if self._monitors.times is not None:
+            self._monitors.times.note()
 
     def _count_idle_steps(self) -> None:
         """Count the steps at which nothing was due."""

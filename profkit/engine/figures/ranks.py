@@ -98,7 +98,7 @@ def summarize_ranks(job: JobContext) -> tuple[RankSummary, ...]:
 
 def summarize_collectives(job: JobContext) -> CollectivesSummary:
     """Summarize the collectives between the ranks."""
-    matches, delays = job.matches, job.delays
+    matches, delays, run = job.matches, job.delays, job.run_lateness
     reasons = Counter(matches.unmatched[matches.unmatched != 0].tolist())
     unmatched = [
         UnmatchedCalls(_REASONS[Unmatched(value)], n) for value, n in reasons.most_common()
@@ -110,6 +110,7 @@ def summarize_collectives(job: JobContext) -> CollectivesSummary:
         unmatched=tuple(unmatched),
         groups=tuple(_summarize_groups(matches, delays)),
         slowdown=job.what_if.summarize(),
+        n_run_steps=None if run is None else len(run.steps),
     )
 
 

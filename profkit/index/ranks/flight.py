@@ -29,7 +29,7 @@ class PackedRecord:
     """A dump that waits for the dumps of other ranks.
 
     Attributes:
-        about: The dump without its groups and calls.
+        about: The dump without its groups, calls and steps.
         packed: All of it.
     """
 
@@ -39,7 +39,7 @@ class PackedRecord:
     @classmethod
     def of(cls, record: FlightRecord) -> "PackedRecord":
         """Pack a dump."""
-        return cls(replace(record, groups={}, calls=()), Packed(record))
+        return cls(replace(record, groups={}, calls=(), steps=None), Packed(record))
 
     @property
     def value(self) -> FlightRecord:

@@ -12,6 +12,7 @@ from profkit.present.limiters.window import MIN_SHARE
 from profkit.units import format_count, format_ns, format_share
 
 _DISAGREEING: Final = "desynchronized-collectives"
+_FAILED: Final = "failed-rank"
 _STRAGGLING: Final = "straggling-rank"
 _WAITING_STAGES: Final = "pipeline-bubble"
 _UNEVEN: Final = "uneven-ranks"
@@ -27,7 +28,8 @@ _WHY: Final[dict[Lateness, str]] = {
 def find_job_limiter(report: Report) -> Finding | None:
     """Return the finding on what makes the ranks of a job wait; None where it is no rank's fault.
 
-    A collective that ranks are blocked in comes first: such a job makes no progress.
+    A collective that ranks are blocked in comes first, then a rank that failed: such a job makes no
+    progress.
     """
     findings = [finding for finding in report.findings if finding.severity != "note"]
     blocked = (finding for finding in findings if finding.name == _DISAGREEING)
@@ -37,11 +39,16 @@ def find_job_limiter(report: Report) -> Finding | None:
         if finding.name in {_STRAGGLING, _WAITING_STAGES, _UNEVEN}
         and (cost_share(report, finding) or 0.0) >= MIN_SHARE
     )
-    return next(blocked, None) or next(costly, None)
+    failed = (finding for finding in findings if finding.name == _FAILED)
+    return next(blocked, None) or next(failed, None) or next(costly, None)
 
 
 def describe_job_limiter(report: Report, finding: Finding) -> str:
     """Return the sentence on what :func:`find_job_limiter` has found."""
+    if finding.name == _FAILED:
+        at = "".join(f" at {place.place}" for place in finding.locations[:1])
+        what = f"{the_ranks(finding.ranks).capitalize()} {finding.evidence['what']}"
+        return f"{visible(what).rstrip('.')}{at}."
     if finding.name == _DISAGREEING:
         first, _, _ = visible(finding.message).partition(_SENTENCE_END)
         return f"{first.rstrip('.')}."
@@ -49,6 +56,10 @@ def describe_job_limiter(report: Report, finding: Finding) -> str:
     costs = _describe_cost(report, finding)
     if finding.name == _WAITING_STAGES:
         return f"Stages of the pipeline wait for each other for {costs}."
+    turns = finding.evidence.get("turns")
+    if isinstance(turns, str):
+        ranks = the_ranks(finding.ranks).capitalize()
+        return f"{ranks} make the others wait in turn for {costs}: {turns}."
     if finding.name == _UNEVEN:
         return f"{_describe_uneven_work(finding)}, which costs {costs}."
 
@@ -72,6 +83,8 @@ def _name_others(report: Report, rank: object) -> str:
 def _describe_uneven_work(finding: Finding) -> str:
     """Return ``Stage 3 (ranks 6 and 7) has more work than the others``."""
     stage = finding.evidence.get("stage")
+    if finding.evidence.get("is_changing"):
+        return "Ranks have unequally much to compute in a step, each of them sometimes most"
     if not finding.ranks:
         return "Ranks take unequally long from one collective to the next"
     ranks = the_ranks(finding.ranks)

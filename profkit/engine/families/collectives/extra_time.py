@@ -8,6 +8,8 @@ from profkit.engine.wording import at
 from profkit.model.report import Report
 from profkit.names import visible
 
+_ALONE: Final = 0.9
+"""Part of the time of a place that the others lack, from which the rank is alone in it."""
 _MAX_PLACES: Final = 64
 """Places with the most time: what takes longer on a rank is among them."""
 
@@ -37,7 +39,15 @@ def find_extra_time(job: JobContext, rank: int, least_ns: float) -> PlaceTime | 
         usual_ns = round(statistics.median(times.get(place.where, 0) for times in other_ranks))
         if place.ns - usual_ns >= least_ns:
             slower.append(PlaceTime(place.where, place.ns - usual_ns, place.location))
-    return max(slower, key=lambda place: (place.location is not None, place.ns), default=None)
+
+    # A disturbed rank takes longer for all it does; what others do not do at all it does alone.
+    own_ns = {place.where: place.ns for place in job.ranks[rank].places}
+
+    def order(place: PlaceTime) -> tuple[bool, bool, int]:
+        is_alone = place.ns >= _ALONE * own_ns[place.where]
+        return place.location is not None, is_alone, place.ns
+
+    return max(slower, key=order, default=None)
 
 
 def list_place_times(report: Report) -> tuple[PlaceTime, ...]:
@@ -59,6 +69,13 @@ def list_place_times(report: Report) -> tuple[PlaceTime, ...]:
         for part in (path.lines if path is not None else ())
         if part.kind == "python" and part.location.line is not None
     ]
+
+    if summary.sampled is not None and summary.sampled.n_steps:
+        places += [
+            PlaceTime(at(function.location), function.time_ns // n, function.location)
+            for function in summary.sampled.functions
+            if function.location.line is not None
+        ]
 
     for finding in report.findings:
         # Waits for collectives are not the rank's own time.
