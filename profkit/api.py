@@ -53,6 +53,7 @@ from profkit.engine.runner import OnStage, Overrides, run_rules
 from profkit.engine.what_if import (
     check_factors,
     predict,
+    predict_usual_changes,
     remove_findings,
     scale_matches,
     use_graphs,
@@ -447,13 +448,7 @@ def what_if(
     # An unknown rule is reported before the recording is read, which may take a minute.
     rules_by_word = [(word, choose_rules(rules(), [word.partition("@")[0]], ())) for word in words]
 
-    if isinstance(recording, Trace):
-        ctx = Context(trace=recording)
-    else:
-        ctx = load_context([recording], options, no_stage, on_progress)
-    if not ctx.has_trace:
-        raise NotATraceError(f"{recording} is not a trace.", "Predictions need a trace.")
-
+    ctx = _load_trace(recording, options, on_progress)
     changes = [*(scale_matches(ctx, pattern, factor) for pattern, factor in factors)]
     # Only the rules that are named run: a prediction needs no other finding.
     for word, word_rules in rules_by_word:
@@ -465,6 +460,38 @@ def what_if(
     changes += [use_graphs(ctx)] if graph else []
     changes += [] if data_wait else [without_data_waits(ctx)]
     return predict(ctx, changes)
+
+
+def what_if_each(
+    recording: Path | Trace,
+    options: AnalysisOptions,
+    on_progress: OnProgress | None = None,
+) -> tuple[Prediction, ...]:
+    """Predict the usual changes of a recorded program, each alone; the best one first.
+
+    Raises:
+        LoadError: The file cannot be read, or is not a trace.
+    """
+    ctx = _load_trace(recording, options, on_progress)
+    chosen = choose_rules(rules(), options.select, options.ignore)
+    results = run_rules(ctx, chosen, options.thresholds, on_stage=no_stage)
+    return predict_usual_changes(ctx, results.findings)
+
+
+def _load_trace(
+    recording: Path | Trace, options: AnalysisOptions, on_progress: OnProgress | None
+) -> Context:
+    """Load what a prediction replays.
+
+    Raises:
+        LoadError: The file cannot be read, or is not a trace.
+    """
+    if isinstance(recording, Trace):
+        return Context(trace=recording)
+    ctx = load_context([recording], options, no_stage, on_progress)
+    if not ctx.has_trace:
+        raise NotATraceError(f"{recording} is not a trace.", "Predictions need a trace.")
+    return ctx
 
 
 def what_if_ranks(  # noqa: PLR0913  (options, by name)

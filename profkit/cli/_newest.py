@@ -102,7 +102,7 @@ def select_pair(paths: Sequence[str]) -> tuple[Selection, Selection]:
     newest, *earlier = take_two(find_runs_in(folder))
     if not earlier:
         program = visible(newest.program)
-        message = f"{visible(folder)} has one recording of {program} only: {_name_run(newest)}."
+        message = f"{visible(folder)} has one recording of {program} only: {name_files(newest)}."
         hint = f"Record {program} again, or give two of those that `profkit list` shows."
         raise MissingFileError(message, hint)
 
@@ -159,15 +159,14 @@ def _of_run(run: "Run") -> Selection:
     return Selection(run.recordings, run.paths, run.newest)
 
 
-def _name_run(run: "Run") -> str:
-    """Name a run by its file, or the folder of its ranks."""
-    base = str(working_folder())
-    n_ranks = len(run.recordings)
-    if n_ranks == 1:
-        return visible(short_path(run.newest, base))
-    return f"{n_ranks} ranks in {visible(short_path(os.path.split(run.newest)[0] or '.', base))}"
+def name_files(run: "Run") -> str:
+    """Return the path that a command takes for a run: its file, or the folder of its ranks."""
+    path = short_path(run.newest, str(working_folder()))
+    return visible(path if len(run.recordings) == 1 else (os.path.split(path)[0] or "."))
 
 
 def _say_taken(what: str, run: "Run") -> None:
-    """Say on stderr which run is taken, and how old it is."""
-    echo(f"profkit: {what}, {format_age(time.time_ns() - run.time_ns)}: {_name_run(run)}")
+    """Say on stderr which run is taken, and how old it is; its files are named in what follows."""
+    ranks = f" ({run.n_ranks} ranks)" if run.n_ranks > 1 else ""
+    age = format_age(time.time_ns() - run.time_ns)
+    echo(f"profkit: {what}: {visible(run.program)}{ranks}, {age}")

@@ -5,7 +5,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from profkit.cli._options import FormatChoice, add_analysis_options, add_output_options
+from profkit.cli._options import (
+    FormatChoice,
+    add_analysis_options,
+    add_output_options,
+    add_paths_argument,
+)
 from profkit.cli._output import check_target, deliver, layout
 
 if TYPE_CHECKING:
@@ -14,9 +19,10 @@ if TYPE_CHECKING:
 
 @click.command(
     short_help="Fail if a program exceeds its budgets.",
-    epilog="\b\nExample: profkit check traces/train --baseline profkit-baseline.json",
+    epilog="\b\nExamples:\n  profkit check --baseline baseline.json --update-baseline\n"
+    "  profkit check --baseline baseline.json",
 )
-@click.argument("paths", metavar="PATH...", nargs=-1, required=True)
+@add_paths_argument
 @click.option(
     "--budget",
     "budget_file",
@@ -49,13 +55,17 @@ def command(
     PATH is a trace, a memory record, a snapshot, a report in JSON, or a folder of them, from one
     run or from repeated runs. Counts and sizes are compared exactly. Times are medians over the
     steps: a time fails only if it exceeds its limit by more than its noise, and is not compared
-    with the baseline of another device.
+    with the baseline of another device. Without PATH, the newest recording in $PROFKIT_DIR, else
+    traces, is checked.
+
+    Budgets are read from [tool.profkit.budgets] in pyproject.toml. Without any, a baseline allows
+    10% more time and memory, and no more syncs, recompilations and errors than it has.
     """
     from profkit.analysis.config import read_budgets, read_config
     from profkit.api import render
     from profkit.budgets.baseline import baseline_text, build_baseline, read_baseline
     from profkit.budgets.check import check
-    from profkit.budgets.limits import budgets_of
+    from profkit.budgets.limits import BASELINE_BUDGETS, budgets_of
     from profkit.cli._inputs import read_all
     from profkit.cli._newest import select_recordings
     from profkit.cli._progress import progress
@@ -70,9 +80,14 @@ def command(
     else:
         config = read_config()
         budgets = budgets_of(config.budgets, config.file)
-    if not budgets and not update_baseline:
-        hint = "Add [tool.profkit.budgets] to pyproject.toml, such as syncs = 0, or --budget FILE."
-        raise UsageError("There is no budget.", hint)
+    if not budgets:
+        if baseline is None:
+            hint = (
+                "Write a baseline with --baseline baseline.json --update-baseline, or add "
+                "[tool.profkit.budgets] to pyproject.toml, such as syncs = 0."
+            )
+            raise UsageError("There is no budget.", hint)
+        budgets = budgets_of(BASELINE_BUDGETS, "the budgets of a baseline")
 
     # A baseline that is about to be replaced is not a reference.
     reference = (

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from profkit.cli._newest import find_runs_in
+from profkit.cli._newest import find_runs_in, name_files
 from profkit.cli._next_command import suggest
 from profkit.cli._options import (
     add_text_or_json_option,
@@ -19,8 +19,8 @@ from profkit.cli._options import (
 from profkit.cli._output import STDOUT, layout, say
 from profkit.cli._progress import Progress, progress
 from profkit.dataclass import dataclass
-from profkit.folders import traces_folder, working_folder
-from profkit.names import short_path, visible
+from profkit.folders import traces_folder
+from profkit.names import visible
 from profkit.units import format_age, format_ns
 
 if TYPE_CHECKING:
@@ -148,7 +148,7 @@ def format_rows(rows: Sequence[Row], folder: str, *, has_more: bool, now_ns: int
         line = f"{when:<{widths[0]}}  {program:<{widths[1]}}  {step:>{widths[2]}}  {finding}"
         lines.append(_cut(line, style["width"]))
         if number:
-            path = visible(_name_files(rows[number - 1].run))
+            path = name_files(rows[number - 1].run)
             text = f"{'':{indent}}{path}"
             lines.append(click.style(text, dim=True) if style["color"] else text)
 
@@ -170,8 +170,8 @@ def _format_cells(row: Row, now_ns: int) -> tuple[str, str, str, str]:
         when = datetime.fromtimestamp(row.run.time_ns // 1_000_000_000).strftime("%Y-%m-%d %H:%M")  # noqa: DTZ006  (local time)
 
     program = visible(row.run.program)
-    if len(row.run.recordings) > 1:
-        program += f" ({len(row.run.recordings)} ranks)"
+    if row.run.n_ranks > 1:
+        program += f" ({row.run.n_ranks} ranks)"
 
     if row.figures is None:
         return when, program, "-", visible(row.error) or "not analyzed"
@@ -181,12 +181,6 @@ def _format_cells(row: Row, now_ns: int) -> tuple[str, str, str, str]:
         return when, program, step, "no problems found"
     place = f" at {visible(finding.place)}" if finding.place else ""
     return when, program, step, f"{finding.severity} {finding.rule} {finding.name}{place}"
-
-
-def _name_files(run: "Run") -> str:
-    """Return the path that a command takes: the file, or the folder of the ranks."""
-    path = short_path(run.newest, str(working_folder()))
-    return path if len(run.recordings) == 1 else (path.rpartition("/")[0] or ".")
 
 
 def _cut(text: str, width: int) -> str:
@@ -216,7 +210,7 @@ def _build_tree(row: Row) -> dict[str, Any]:
         "program": row.run.program,
         "recorded_ns": row.run.time_ns,
         "kind": row.run.group[1],
-        "n_ranks": len(row.run.recordings),
+        "n_ranks": row.run.n_ranks,
         "paths": row.run.paths,
         "step_ns": None if figures is None else figures.step_ns,
         "n_findings": None if figures is None else figures.n_findings,

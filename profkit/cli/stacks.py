@@ -25,7 +25,7 @@ def command(*, run: str) -> int:
     Threads at the same place are shown once. A program that hangs answers too, unless it holds
     Python's global lock. RUN is the name of the run, such as train for train.py, the id of a
     process, or a folder; it may be omitted where one program listens. A program listens if it was
-    started with PROFKIT_LISTEN=1 or calls profkit.listen().
+    started with PROFKIT_LISTEN=1 profkit run, or calls profkit.listen().
     """
     from profkit.cli._live import ask_processes, open_conversation
 

@@ -74,7 +74,8 @@ def command(*, run: str, interval_s: float, once: bool) -> int:
     On a terminal the view is redrawn at each interval until Ctrl-C; otherwise lines are appended.
     RUN is the name of the run, such as train for train.py, the id of a process, or a folder; it may
     be omitted where one program listens. A program listens if it was started with
-    PROFKIT_LISTEN=1 or calls profkit.listen(). Syncs are counted on CUDA while this command runs.
+    PROFKIT_LISTEN=1 profkit run, or calls profkit.listen(). Syncs are counted on CUDA while this
+    command runs.
     """
     from profkit.cli._live import ask_processes, open_conversation
     from profkit.errors import CaptureError

@@ -59,8 +59,8 @@ def command(  # noqa: PLR0913  (one argument per option)
 
     One step is recorded with stacks for source lines, then the others without. RUN is the name of
     the run, such as train for train.py, the id of a process, or a folder; it may be omitted where
-    one program listens. A program listens if it was started with PROFKIT_LISTEN=1 or calls
-    profkit.listen().
+    one program listens. A program listens if it was started with PROFKIT_LISTEN=1 profkit run, or
+    calls profkit.listen().
     """
     from profkit.cli import analyze
 

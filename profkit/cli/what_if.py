@@ -20,8 +20,11 @@ if TYPE_CHECKING:
     from profkit.model.what_if import JobPrediction, Prediction
     from profkit.readers.recordings import Recording
 
+    _Result = Prediction | tuple[Prediction, ...] | JobPrediction
+
 _EPILOG: Final = """\b
 Examples:
+  profkit what-if
   profkit what-if --remove SYN001
   profkit what-if trace.json.gz --remove SYN001
   profkit what-if trace.json.gz --remove SYN001@train.py:41 --no-data-wait
@@ -154,8 +157,10 @@ def command(  # noqa: PLR0913  (one argument per option)
     except for blocking calls and waits for data, and gives kernels the usual gap.
 
     PATH may also be the folder with the traces of the ranks of a job, which are replayed together
-    with the changes that the options for a job state. Without any option, the output lists the
-    usual changes one by one.
+    with the changes that the options for a job state.
+
+    Without any change, the output lists the usual ones, each alone: of a recording its findings,
+    the waits for data and a graph, the one that saves most first; of a job its ranks.
 
     Of a folder with several runs the newest is taken; without PATH, the newest of $PROFKIT_DIR,
     else traces.
@@ -181,9 +186,12 @@ def command(  # noqa: PLR0913  (one argument per option)
     recordings = list(select_run(paths).recordings)
     is_job = len(recordings) > 1
     if not is_job and not of_job.is_any:
+        path = recordings[0].paths[0]
         try:
-            result: Prediction | JobPrediction = _predict_trace(
-                recordings[0].paths[0], changes, options
+            result: _Result = (
+                _predict_trace(path, changes, options)
+                if is_of_trace
+                else _predict_each(path, options)
             )
         except SeveralTracesError:
             is_job = True
@@ -196,7 +204,7 @@ def command(  # noqa: PLR0913  (one argument per option)
             )
         result = _predict_job(recordings, of_job, place, options)
 
-    deliver(_render(result, format_, output), output, force=force)
+    deliver(_render(result, recordings[0].paths[0], format_, output), output, force=force)
     return 0
 
 
@@ -231,6 +239,15 @@ def _predict_trace(path: str, changes: dict[str, Any], options: "AnalysisOptions
         )
 
 
+def _predict_each(path: str, options: "AnalysisOptions") -> "tuple[Prediction, ...]":
+    from profkit.api import what_if_each
+    from profkit.cli._progress import progress
+
+    with progress() as shown:
+        shown.reading(path)
+        return what_if_each(path, options, shown.on_progress)
+
+
 def _predict_job(
     recordings: "list[Recording]",
     choice: "RanksChoice",
@@ -245,21 +262,24 @@ def _predict_job(
         return predict_job(find_job(recordings, options.limit_bytes, scale, shown), choice)
 
 
-def _render(result: "Prediction | JobPrediction", format_: str, output: str) -> bytes:
+def _render(result: "_Result", path: str, format_: str, output: str) -> bytes:
     import msgspec
 
-    from profkit.model.what_if import JOB_SCHEMA, SCHEMA, JobPrediction
-    from profkit.present.what_if import what_if_text
+    from profkit.model.what_if import EACH_SCHEMA, JOB_SCHEMA, SCHEMA, JobPrediction
+    from profkit.present.what_if import each_change_text, what_if_text
     from profkit.present.what_if_ranks import job_what_if_text
 
-    if format_ == "json":
-        schema = JOB_SCHEMA if isinstance(result, JobPrediction) else SCHEMA
-        tree = {"schema": schema, **msgspec.to_builtins(result)}
-        return msgspec.json.format(msgspec.json.encode(tree), indent=2) + b"\n"
-
     style = layout(output)
-    if isinstance(result, JobPrediction):
+    if isinstance(result, tuple):
+        tree = {"schema": EACH_SCHEMA, "path": path, "cases": msgspec.to_builtins(result)}
+        text = each_change_text(path, result, style["base"])
+    elif isinstance(result, JobPrediction):
+        tree = {"schema": JOB_SCHEMA, **msgspec.to_builtins(result)}
         text = job_what_if_text(result, style["base"])
     else:
+        tree = {"schema": SCHEMA, **msgspec.to_builtins(result)}
         text = what_if_text(result, style["base"])
+
+    if format_ == "json":
+        return msgspec.json.format(msgspec.json.encode(tree), indent=2) + b"\n"
     return text.encode("utf-8" if style["unicode"] else "ascii", "backslashreplace")

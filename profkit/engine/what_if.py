@@ -1,5 +1,6 @@
 """Predicts the step time with changes that a user names."""
 
+import contextlib
 import math
 import re
 from collections import Counter
@@ -18,7 +19,7 @@ from profkit.index.replay.critical_path import find_critical_path
 from profkit.model.change import ProgramChange, together
 from profkit.model.events import DEVICE_WORK, HOST_CALLS, NO_ROW, Category, Int32s, Mask, Rows
 from profkit.model.finding import Finding, Unchecked
-from profkit.model.location import Location
+from profkit.model.location import Location, base_name, first_with_file, numbered_line
 from profkit.model.what_if import AppliedChange, Combinations, PredictedTime, Prediction
 from profkit.names import short_kernel, visible
 
@@ -265,6 +266,34 @@ def _is_at(location: Location, place: str) -> bool:
     location_file = (location.file or "").replace("\\", "/")
     is_file = location_file == file or location_file.endswith(f"/{file}")
     return is_file and (not line or str(location.line) == line.lstrip("0"))
+
+
+def predict_usual_changes(ctx: Context, findings: Sequence[Finding]) -> tuple[Prediction, ...]:
+    """Predict the changes that save time, each alone: findings, waits for data, one graph.
+
+    Returns:
+        At most :data:`MAX_SWITCHES` predictions, the one that saves most first.
+    """
+    by_target: dict[str, list[Finding]] = {}
+    for finding in findings:
+        if finding.change is not None:
+            location = first_with_file(finding.locations)
+            file = base_name(location.file or "") if location is not None else ""
+            place = f"@{numbered_line(file, location.line)}" if location is not None else ""
+            by_target.setdefault(f"{finding.rule}{place}", []).append(finding)
+
+    changes = [
+        remove_findings(ctx, target, at_place, None)
+        for target, at_place in list(by_target.items())[:MAX_SWITCHES]
+    ]
+    for build_change in (without_data_waits, use_graphs):
+        # A program without a DataLoader, or without a device, has no such change.
+        with contextlib.suppress(UsageError):
+            changes.append(build_change(ctx))
+
+    predictions = [predict(ctx, [change]) for change in changes]
+    saving = [prediction for prediction in predictions if prediction.saving_ns > 0]
+    return tuple(sorted(saving, key=lambda prediction: -prediction.saving_ns)[:MAX_SWITCHES])
 
 
 def without_data_waits(ctx: Context) -> tuple[AppliedChange, ProgramChange]:

@@ -7,6 +7,7 @@ from profkit.dataclass import dataclass
 from profkit.model.critical_path import PathKindName
 
 SCHEMA: Final = "profkit.what-if/1"
+EACH_SCHEMA: Final = "profkit.what-if-each/1"
 JOB_SCHEMA: Final = "profkit.what-if-ranks/1"
 
 

@@ -57,14 +57,17 @@ def entry_label(entry: HistoryEntry) -> str:
     if entry.revision:
         return one_line(entry.revision[:_REVISION_LENGTH])
     if entry.recorded_unix_ns is not None:
-        return _date(entry.recorded_unix_ns)
+        return _format_time(entry.recorded_unix_ns, "%m-%d %H:%M:%S")
     return one_line(base_name(entry.paths[0])) if entry.paths else "?"
 
 
-def _date(unix_ns: int | None) -> str:
-    if unix_ns is None:
-        return "?"
-    return datetime.fromtimestamp(unix_ns // 10**9, UTC).strftime("%Y-%m-%d")
+def _format_time(unix_ns: int | None, pattern: str) -> str:
+    return "?" if unix_ns is None else format(datetime.fromtimestamp(unix_ns // 10**9, UTC), pattern)
+
+
+def _name_entries(entries: Sequence[HistoryEntry]) -> str:
+    """Return what the entries are: commits, or the runs of a program that has no repository."""
+    return "commits" if any(entry.revision for entry in entries) else "runs"
 
 
 def _headline(history: History) -> str:
@@ -94,7 +97,8 @@ def _describe_latest(history: History, line: FigureLine) -> str:
     # Errors of independent figures add up as squares.
     if abs(after - before) <= math.hypot(first_figure.error or 0, last_figure.error or 0):
         change = f"within the noise of {amount(before, line.unit)}"
-    return f"{text}, {change} at {entry_label(first)}, {len(line.entries)} commits in all."
+    entries = f"{len(line.entries)} {_name_entries(history.entries)} in all"
+    return f"{text}, {change} at {entry_label(first)}, {entries}."
 
 
 def _build_figures(history: History) -> Iterator[DocumentSection]:
@@ -110,7 +114,7 @@ def _build_figures(history: History) -> Iterator[DocumentSection]:
         where = " on ".join(filter(None, (program, ", ".join(devices))))
         charts = (_build_chart(line, entries) for line in lines if len(line.entries) > 1)
         yield DocumentSection(
-            "Commits",
+            _name_entries(entries).capitalize(),
             (_build_table(lines, entries), *charts),
             one_line(where) or format_count(len(entries)),
         )
@@ -119,17 +123,20 @@ def _build_figures(history: History) -> Iterator[DocumentSection]:
 def _build_table(lines: Sequence[FigureLine], entries: Sequence[HistoryEntry]) -> TableBlock:
     # A version that does not change needs no column.
     has_versions = len({entry.torch for entry in entries}) > 1
+    # The name of an entry without a commit is its time.
+    has_dates = any(entry.revision for entry in entries)
     rows = []
     for entry in entries:
-        cells: list[Cell] = [entry_label(entry), _date(entry.recorded_unix_ns)]
+        cells: list[Cell] = [entry_label(entry)]
+        cells += [_format_time(entry.recorded_unix_ns, "%Y-%m-%d")] if has_dates else []
         cells += [one_line(entry.torch or "-")] if has_versions else []
         cells += [_value(entry, line) for line in lines]
         cells.append(_counts(entry))
         rows.append(TableRow(tuple(cells)))
 
-    texts = ("recorded", "torch") if has_versions else ("recorded",)
+    texts = (*(("recorded",) * has_dates), *(("torch",) * has_versions))
     columns = (
-        TableColumn("commit", "name"),
+        TableColumn("commit" if has_dates else "run", "name"),
         *(TableColumn(title, "text") for title in texts),
         *(TableColumn(_SHORT.get(line.name, line.title)) for line in lines),
         TableColumn("findings", "text"),
@@ -180,14 +187,15 @@ def _build_findings(history: History, options: ReadersOptions) -> Iterator[Docum
         for finding in shown
     )
 
+    noun = _name_entries(history.entries)
     columns = (
         *columns_of("finding", (), ("severity", "first in", "last in"), "text"),
-        TableColumn("commits"),
+        TableColumn(noun),
         TableColumn("now", "text"),
         TableColumn("source line", "name"),
     )
     hidden = remainder(len(findings) - len(shown), f"--top {len(findings)}")
-    yield from table_section(("Findings over commits", ""), columns, rows, hidden=hidden)
+    yield from table_section((f"Findings over {noun}", ""), columns, rows, hidden=hidden)
 
 
 def _state(finding: FindingHistory, entries: Sequence[HistoryEntry]) -> str:

@@ -1,6 +1,6 @@
 """The text of a prediction: the step time before and after, the changes, the critical path."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from profkit.model.what_if import AppliedChange, Prediction
@@ -42,6 +42,33 @@ def _format_lines(result: Prediction, base: str) -> Iterator[str]:
     for kind in kinds:
         yield _row(f"  {path_label(kind)}", before.get(kind, 0), after.get(kind, 0), label)
     yield _row("  total", result.before_ns, result.after_ns, label)
+
+
+def each_change_text(path: str, results: Sequence[Prediction], base: str = "") -> str:
+    """Format predictions for a terminal, one a line: what the step takes with each change alone."""
+    where = visible(short_path(path, base))
+    if not results:
+        return f"No finding and no wait of {where} costs time that a replay can remove.\n"
+
+    first = results[0]
+    time = "A step" if first.n_steps else "The recording"
+    heads = ("Each change alone", "step" if first.n_steps else "time", "less", "")
+    rows = [
+        (
+            f"  {change_text(result.changes[0])}",
+            format_ns(result.after_ns),
+            format_ns(result.saving_ns),
+            f"{'up to ' * result.is_upper_bound}{format_share(result.saving_ns / result.before_ns)}",
+        )
+        for result in results
+    ]
+
+    width = max(len(name) for name, *_ in (heads, *rows)) + 2
+    lines = [
+        f"{name:<{width}}{after:>{_WIDTH}}{less:>{_WIDTH}}  {share}".rstrip()
+        for name, after, less, share in (heads, *rows)
+    ]
+    return "\n".join([f"{time} of {where} takes {format_ns(first.before_ns)}.", "", *lines, ""])
 
 
 def _row(name: str, before_ns: int, after_ns: int, width: int) -> str:

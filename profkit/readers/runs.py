@@ -66,12 +66,14 @@ class Run:
         time_ns: When the newest of them was recorded, in nanoseconds since 1970.
         program: The program's name, as far as folder and file name tell.
         group: What runs of one program have in common: their folder and kind.
+        n_ranks: Number of ranks, of which each may have several recordings, such as a later dump.
     """
 
     recordings: tuple[Recording, ...]
     time_ns: int
     program: str
     group: tuple[str, str]
+    n_ranks: int = 1
 
     @property
     def paths(self) -> tuple[str, ...]:
@@ -282,7 +284,8 @@ def _iterate_runs(recordings: Iterable[_DatedRecording]) -> Iterator[Run]:
         ranks = [dated, *_find_ranks(dated, (rank for rank in older if rank.path not in taken))]
         taken.update(rank.path for rank in ranks)
         files = tuple(rank.files for rank in ranks)
-        yield Run(files, dated.time_ns, _name_program(dated.path), dated.group)
+        n_ranks = len({identity and identity.number for identity in map(_identify_rank, ranks)})
+        yield Run(files, dated.time_ns, _name_program(dated.path), dated.group, n_ranks)
 
 
 def _find_ranks(

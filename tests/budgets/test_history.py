@@ -111,7 +111,9 @@ def test_a_step_time_that_differs_by_less_than_it_varies_has_not_changed() -> No
 def test_recordings_without_a_commit_are_entries_of_their_own() -> None:
     history = profkit.history([build_report(None, 1, 10.0), build_report(None, 1, 10.0)])
     assert [entry.revision for entry in history.entries] == [None, None]
-    assert "2023-11-15" in profkit.render(history, "md").decode()
+    text = profkit.render(history, "md").decode()
+    assert "11-15 22:13:20" in text
+    assert "commit" not in text
 
 
 def test_a_finding_has_its_first_and_last_commit_and_the_one_that_fixed_it() -> None:

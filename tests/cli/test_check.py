@@ -146,6 +146,20 @@ def test_kept_budgets_exit_with_zero_in_every_format(
         assert (only["outcome"], only["value"], only["limit"]) == ("ok", 0, 0)
 
 
+def test_a_baseline_alone_limits_what_the_newest_recording_may_have(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (project / "pyproject.toml").write_text("")
+    training(project / "traces")
+    assert main(["check", "--baseline", "baseline.json", "--update-baseline"]) == 0
+    assert main(["check", "--baseline", "baseline.json"]) == 0
+    assert "All 6 budgets are kept." in capsys.readouterr().out
+
+    after = training(project / "after", reads=True)
+    assert main(["check", after, "--baseline", "baseline.json"]) == 1
+    assert "not kept: host-device syncs per step" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("budgets", "message"),
     [

@@ -116,8 +116,8 @@ def test_the_newest_trace_of_a_folder_is_compared_and_named(
     os.utime(traces[0], (1_000_000, 1_000_000))
     assert main(["diff", traces[0], str(tmp_path)]) == 0
     captured = capsys.readouterr()
-    assert captured.err.startswith("profkit: newest recording, just now: ")
-    assert captured.err.endswith(f"{traces[1]}\n")
+    assert captured.err.startswith("profkit: newest recording: fixed, just now")
+    assert f"after:  …{traces[1][-40:]}"[-40:] in captured.out
     # A long path is shortened.
     after = re.search(r"^ +after: +(\S+)$", captured.out, re.MULTILINE)
     assert after is not None

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from profkit.cli.main import main
-from profkit.model.what_if import JOB_SCHEMA, SCHEMA
+from profkit.model.what_if import EACH_SCHEMA, JOB_SCHEMA, SCHEMA
 from profkit.testing import LiveBuilder, TraceBuilder
 from tests.detectors.jobs import MS, JobBuilder
 
@@ -90,10 +90,42 @@ def test_an_unchanged_and_a_longer_step_read_as_such(
     assert first == "The critical path per step changes from 131 µs to 231 µs: 100 µs (76%) more."
 
 
+def test_without_a_change_the_usual_ones_are_listed_the_best_one_first(
+    trace: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["what-if", trace]) == 0
+    _, _, head, *rows = capsys.readouterr().out.splitlines()
+    assert head.split() == ["Each", "change", "alone", "step", "less"]
+    # One graph changes nothing here, and is left out.
+    assert [row.split("  ")[1] for row in rows[:2]] == [
+        "without DAT001@train.py:10: 1 finding",
+        "no wait for data: 2 waits",
+    ]
+    assert rows[0].split()[-5:] == ["111", "µs", "20.0", "µs", "15%"]
+
+    assert main(["what-if", trace, "--format", "json"]) == 0
+    tree = json.loads(capsys.readouterr().out)
+    assert (tree["schema"], tree["path"]) == (EACH_SCHEMA, trace)
+    assert [case["saving_ns"] for case in tree["cases"][:2]] == [20 * US] * 2
+
+
+def test_a_program_that_no_change_makes_faster_is_said_to_be_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    b = TraceBuilder()
+    for _ in range(3):
+        with b.step(), b.op("aten::mm"):
+            b.advance(100 * US)
+    path = str(b.write(tmp_path / "lean.pt.trace.json"))
+    assert main(["what-if", path]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("No finding and no wait of ")
+    assert out.count("\n") == 1
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "No change is given."),
         (["--remove", "SNY001"], "There is no rule SNY001."),
         (["--scale", "gemm"], "'gemm' has no factor; write 'nccl*=0.5'."),
         (["--scale", "=0.5"], "has no factor"),

@@ -92,6 +92,14 @@ def test_ranks_of_one_job_are_one_run(tmp_path: Path) -> None:
     assert [(run.time_ns - START_NS) // NS for run in runs] == [202, 102, 2]
 
 
+def test_a_later_dump_of_a_rank_is_no_further_rank(tmp_path: Path) -> None:
+    for rank in range(2):
+        stem = record(tmp_path / "train", rank, f"host_{rank}_rank{rank}").name.split(".")[0]
+        write(tmp_path / "train" / f"{stem}.{START_NS + (9 + rank) * NS}.flight.json.gz")
+    (run,) = find_runs(str(tmp_path))
+    assert (len(run.recordings), run.n_ranks) == (4, 2)
+
+
 def test_a_rank_that_was_recorded_twice_is_in_two_runs(tmp_path: Path) -> None:
     for after_s in (0, 30):
         for rank in range(2):

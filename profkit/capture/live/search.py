@@ -12,7 +12,9 @@ from profkit.errors import CaptureError
 from profkit.folders import traces_folder
 
 _PROCESSES: Final = Path("/proc")
-_LET_LISTEN: Final = "Start it with PROFKIT_LISTEN=1, or call profkit.listen() in it."
+_LET_LISTEN: Final = (
+    "Start it with `PROFKIT_LISTEN=1 profkit run`, or call profkit.listen() in it."
+)
 _EndpointFiles = list[tuple[Path, Endpoint]]
 
 
@@ -99,7 +101,7 @@ def _nobody_listens(message: str, program: str) -> CaptureError:
     """
     pids = _find_processes(program)
     if not pids:
-        hint = "It has ended, or it was started without profkit.listen() or PROFKIT_LISTEN=1."
+        hint = f"It has ended, or does not listen. {_LET_LISTEN}"
         return CaptureError(f"{message}.", hint)
 
     numbers = ", ".join(map(str, pids))
