@@ -3,11 +3,12 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 
 from profkit.budgets.figures import FIGURES, BudgetFigure, Measured, Unknown, measure, rule_ids
+from profkit.budgets.limits import BudgetLimit, budgets_of
 from profkit.dataclass import dataclass
 from profkit.errors import DamagedFileError, MissingFileError
 from profkit.model.report import Report
@@ -18,6 +19,16 @@ from profkit.readers.stream import place_of, read_whole
 SCHEMA: Final = "profkit.baseline/1"
 SUITE_SCHEMA: Final = "profkit.suite/1"
 _MAX_BYTES: Final = 1 << 24
+
+_USUAL_BUDGETS: Final[Mapping[str, Any]] = {
+    "step_ms": "+10%",
+    "peak": "+10%",
+    "growth": "+10%",
+    "syncs": "+0",
+    "recompiles": "+0",
+    "findings": {"error": "+0"},
+}
+"""Budgets of a program that states none: what its baseline has, with a margin where runs differ."""
 
 
 @dataclass(frozen=True)
@@ -104,6 +115,12 @@ def devices_of(reports: Sequence[Report]) -> tuple[str, ...]:
 def first(values: Iterable[str | None]) -> str | None:
     """Return the first value that is known, or None."""
     return next((value for value in values if value), None)
+
+
+def build_usual_budgets(baseline: Baseline) -> tuple[BudgetLimit, ...]:
+    """Build the budgets of a program that states none, for the figures that its baseline has."""
+    limits = budgets_of(_USUAL_BUDGETS, "the usual budgets")
+    return tuple(limit for limit in limits if baseline.of(limit.figure) is not None)
 
 
 def read_baseline(path: str) -> Baseline:

@@ -21,16 +21,6 @@ _SIZES: Final = {"b": 1} | {
     for binary, base in (("", 1000), ("i", 1024))
 }
 
-BASELINE_BUDGETS: Final[Mapping[str, Any]] = {
-    "step_ms": "+10%",
-    "peak": "+10%",
-    "growth": "+10%",
-    "syncs": "+0",
-    "recompiles": "+0",
-    "findings": {"error": "+0"},
-}
-"""Budgets of a program that states none: what its baseline has, with a margin where runs differ."""
-
 
 @dataclass(frozen=True)
 class BudgetLimit:

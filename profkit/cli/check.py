@@ -63,9 +63,14 @@ def command(
     """
     from profkit.analysis.config import read_budgets, read_config
     from profkit.api import render
-    from profkit.budgets.baseline import baseline_text, build_baseline, read_baseline
+    from profkit.budgets.baseline import (
+        baseline_text,
+        build_baseline,
+        build_usual_budgets,
+        read_baseline,
+    )
     from profkit.budgets.check import check
-    from profkit.budgets.limits import BASELINE_BUDGETS, budgets_of
+    from profkit.budgets.limits import budgets_of
     from profkit.cli._inputs import read_all
     from profkit.cli._newest import select_recordings
     from profkit.cli._progress import progress
@@ -80,14 +85,12 @@ def command(
     else:
         config = read_config()
         budgets = budgets_of(config.budgets, config.file)
-    if not budgets:
-        if baseline is None:
-            hint = (
-                "Write a baseline with --baseline baseline.json --update-baseline, or add "
-                "[tool.profkit.budgets] to pyproject.toml, such as syncs = 0."
-            )
-            raise UsageError("There is no budget.", hint)
-        budgets = budgets_of(BASELINE_BUDGETS, "the budgets of a baseline")
+    if not budgets and baseline is None:
+        hint = (
+            "Write a baseline with --baseline baseline.json --update-baseline, or add "
+            "[tool.profkit.budgets] to pyproject.toml, such as syncs = 0."
+        )
+        raise UsageError("There is no budget.", hint)
 
     # A baseline that is about to be replaced is not a reference.
     reference = (
@@ -101,6 +104,8 @@ def command(
         click.echo(f"profkit: wrote {baseline}", err=True)
         reference = new
 
+    if not budgets and reference is not None:
+        budgets = build_usual_budgets(reference)
     result = check(reports, budgets, reference)
     deliver(render(result, format_, **layout(output)), output, force=force)
     return int(not result.is_ok)

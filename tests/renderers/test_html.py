@@ -111,7 +111,7 @@ def test_data_cannot_end_its_script() -> None:
 
 
 def test_the_page_of_a_small_recording_is_small() -> None:
-    assert len(recorded()) <= 400_000
+    assert len(recorded()) <= 300_000
     assert len(page_of(reports.empty_report())) < 80_000
 
 

@@ -1,6 +1,7 @@
 """The page around the sections: policy, style, scripts and data."""
 
 import base64
+import gzip
 import hashlib
 import json
 import re
@@ -65,6 +66,10 @@ _PACKAGE: Final = "profkit.renderers.html"
 _BASE_SCRIPTS: Final = ("base.js", "tooltips.js", "page.js")
 _STYLES: Final = ("style.css", "drawn.css")
 FIGURES_ID: Final = "figures"
+_COMPRESSED: Final = frozenset({"critical-path", "flames", "memory", "tables"})
+"""Sections whose scripts wait for their data."""
+_MIN_COMPRESSED: Final = 4_000
+_LEVEL: Final = 6
 _FOR_AUTHORS: Final = regex(
     r"^\s*/\*.*?\*/[ ]*\n | ^\s*//[^\n]*\n | ^[ ]+", re.MULTILINE | re.DOTALL | re.VERBOSE
 )
@@ -142,7 +147,7 @@ def assemble_page(
     scripts = [_pack(read_resource(name)) for name in dict.fromkeys(names)]
     allowed = map(hashed, scripts)
 
-    data = {section.id: encode_script_json(section.data) for section in sections if section.data}
+    data = {section.id: _store(section) for section in sections if section.data}
     if figures is not None:
         data[FIGURES_ID] = encode_script_json(figures)
 
@@ -151,7 +156,7 @@ def assemble_page(
             "page.html.j2",
             head=head,
             policy=build_policy((*allowed, *inner_allowed)),
-            style=_inline("".join(map(read_resource, _STYLES))),
+            style=_inline(_pack("".join(map(read_resource, _STYLES)))),
             sections=sections,
             folded=folded,
             data=data,
@@ -176,6 +181,15 @@ def read_resource(name: str) -> str:
 def _inline(text: str) -> Markup:
     """Mark a script or style of this package as safe: it contains no value of a recording."""
     return Markup(text)  # noqa: S704
+
+
+def _store(section: Section) -> Markup:
+    """Return the data of a section as JSON; compressed if it is large and shown only when opened."""
+    plain = encode_script_json(section.data)
+    if section.id not in _COMPRESSED or len(plain) < _MIN_COMPRESSED:
+        return plain
+    packed = gzip.compress(plain.encode(), _LEVEL, mtime=0)
+    return encode_script_json({"gzip": base64.b64encode(packed).decode()})
 
 
 def encode_script_json(value: Any) -> Markup:  # noqa: ANN401  (what JSON can hold)

@@ -62,6 +62,7 @@ const profkit = (() => {
   const formatNumber = (number) => (number > 0 && number < 0.005 ? '<0.01' : threeDigits(number));
 
   const parsed = new Map();
+  const inflated = new Map();
 
   /** Return the data of a section, or null; it is parsed once and never changed. */
   function data(id) {
@@ -70,6 +71,17 @@ const profkit = (() => {
       parsed.set(id, holder === null ? null : JSON.parse(holder.textContent));
     }
     return parsed.get(id);
+  }
+
+  /** Return the data of a section, or null, also where it is compressed. */
+  function storedData(id) {
+    const stored = data(id);
+    if (!stored?.gzip) return Promise.resolve(stored);
+    if (!inflated.has(id)) {
+      inflated.set(id, unpack(stored.gzip).then((bytes) => (
+        JSON.parse(new TextDecoder().decode(bytes)))));
+    }
+    return inflated.get(id);
   }
 
   /**
@@ -163,7 +175,7 @@ const profkit = (() => {
 
   return {
     formatNs, formatBytes, formatShare, formatCount, formatNumber, timeUnits, sizeUnits, unitFor,
-    data, element, color, showRange, showColors, unbase64, unpack, columns, unpacked,
+    data, storedData, element, color, showRange, showColors, unbase64, unpack, columns, unpacked,
     firstWhere, reveal,
   };
 })();

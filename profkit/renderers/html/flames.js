@@ -1,7 +1,7 @@
 'use strict';
 /** The flame graphs: choice of a graph and of what it shows, zoom, callers, selection, search. */
-(() => {
-  const { flames } = profkit.data('flames');
+(async () => {
+  const { flames } = await profkit.storedData('flames');
   const part = (name) => document.getElementById(`flame-${name}`);
   const root = part('view');
   const canvas = root.querySelector('canvas');

@@ -1,6 +1,6 @@
 'use strict';
 /** Allocated and reserved memory over time, with layers by line, use or operator; segments. */
-(() => {
+(async () => {
   const microseconds = [[1e6, 's'], [1e3, 'ms'], [1, 'µs']];
   const numbers = [[1, '']];
   const clocks = {
@@ -74,7 +74,7 @@
     });
   }
 
-  const { charts, segments } = profkit.data('memory');
+  const { charts, segments } = await profkit.storedData('memory');
   for (const chart of charts) draw(chart);
 
   async function drawSegments(data) {

@@ -180,10 +180,11 @@
     }
   };
 
-  for (const section of document.querySelectorAll('main > section')) {
-    const tables = profkit.data(section.id)?.tables ?? {};
+  async function fillTables(section) {
+    const tables = (await profkit.storedData(section.id))?.tables ?? {};
     for (const [id, data] of Object.entries(tables)) {
       new profkit.SortableTable(document.getElementById(id), data);
     }
   }
+  for (const section of document.querySelectorAll('main > section')) fillTables(section);
 })();
