@@ -62,7 +62,9 @@ def entry_label(entry: HistoryEntry) -> str:
 
 
 def _format_time(unix_ns: int | None, pattern: str) -> str:
-    return "?" if unix_ns is None else format(datetime.fromtimestamp(unix_ns // 10**9, UTC), pattern)
+    return (
+        "?" if unix_ns is None else format(datetime.fromtimestamp(unix_ns // 10**9, UTC), pattern)
+    )
 
 
 def _name_entries(entries: Sequence[HistoryEntry]) -> str:

@@ -39,6 +39,12 @@ def source_snippet(location: Location, base: str = "", around: int = 3) -> Sourc
 
     first = max(1, location.line - around)
     shown = [line.expandtabs(4).rstrip() for line in lines[first - 1 : location.line + around]]
+    # Empty lines at both ends say nothing.
+    while not shown[-1] and first + len(shown) - 1 > location.line:
+        shown.pop()
+    while not shown[0] and first < location.line:
+        shown.pop(0)
+        first += 1
     # The indent that all lines share is removed.
     indent = min((len(line) - len(line.lstrip()) for line in shown if line), default=0)
     cut = tuple(line[indent:][:MAX_LINE_CHARACTERS] for line in shown)

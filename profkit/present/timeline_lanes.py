@@ -74,7 +74,8 @@ def find_event_lanes(ctx: Context) -> list[EventLane]:
 
 def find_shown_rows(ctx: Context) -> Rows:
     """Return the rows of the events that are drawn, ascending."""
-    return np.flatnonzero(~np.isin(ctx.events.category, HIDDEN))
+    # The profiler's event over all of the recording would take a lane, and says nothing.
+    return np.flatnonzero(~np.isin(ctx.events.category, [*HIDDEN, Category.SPAN]))
 
 
 def _groups(ctx: Context) -> tuple[Int64s, Int64s]:

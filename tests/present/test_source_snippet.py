@@ -24,7 +24,7 @@ def test_three_lines_around_come_without_the_indent_of_all(tmp_path: Path) -> No
     assert snippet.lines == tuple(f"line_{n} = {n}" for n in range(7, 14))
 
 
-@pytest.mark.parametrize(("line", "first", "n_lines"), [(1, 1, 4), (2, 1, 5), (20, 17, 5)])
+@pytest.mark.parametrize(("line", "first", "n_lines"), [(1, 1, 4), (2, 1, 5), (20, 17, 4)])
 def test_a_file_has_no_lines_before_its_first_and_after_its_last(
     tmp_path: Path, line: int, first: int, n_lines: int
 ) -> None:
@@ -33,6 +33,17 @@ def test_a_file_has_no_lines_before_its_first_and_after_its_last(
     snippet = source_snippet(at(path, line))
     assert snippet is not None
     assert (snippet.first, len(snippet.lines)) == (first, n_lines)
+
+
+def test_empty_lines_at_both_ends_are_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_text("\n\na = 1\n\nb = 2\n\n\nc = 3\n")
+    snippet = source_snippet(at(path, 5))
+    assert snippet is not None
+    assert (snippet.first, snippet.lines) == (3, ("a = 1", "", "b = 2", "", "", "c = 3"))
+    last = source_snippet(at(path, 3))
+    assert last is not None
+    assert (last.first, last.lines) == (3, ("a = 1", "", "b = 2"))
 
 
 def test_lines_are_counted_as_python_counts_them(tmp_path: Path) -> None:

@@ -12,9 +12,7 @@ from profkit.errors import CaptureError
 from profkit.folders import traces_folder
 
 _PROCESSES: Final = Path("/proc")
-_LET_LISTEN: Final = (
-    "Start it with `PROFKIT_LISTEN=1 profkit run`, or call profkit.listen() in it."
-)
+_LET_LISTEN: Final = "Start it with `PROFKIT_LISTEN=1 profkit run`, or call profkit.listen() in it."
 _EndpointFiles = list[tuple[Path, Endpoint]]
 
 

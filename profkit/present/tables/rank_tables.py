@@ -117,14 +117,15 @@ _GROUP_COLUMNS: Final = (
 def define_ranks(report: Report) -> Table:
     """Define the table of ranks; most jobs have one clock, one host, or do not wait for data."""
     ranks = report.ranks
+    # On one machine, the name of the host is the same in all rows.
+    has_hosts = len({rank.host for rank in ranks}) > 1
     # On the page a column of zeros would take the room of one that says something.
     is_shown = {
         "waiting for data": any(rank.data_wait_ns for rank in ranks),
         "clock": any(rank.offset_ns or rank.error_ns for rank in ranks),
         "clock error": any(rank.offset_ns or rank.error_ns for rank in ranks),
+        "host": has_hosts,
     }
-    # On one machine, the name of the host is the same in all rows.
-    has_hosts = len({rank.host for rank in ranks}) > 1
     columns = (
         *(
             replace(column, title=column.title if is_shown.get(column.title, True) else "")

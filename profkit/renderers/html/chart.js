@@ -164,7 +164,10 @@ profkit.chart = (() => {
         const isWhole = atScales.length === 1;
         const n = (right - left) / 90;
         for (const [place, text] of ticks(at[0], at.at(-1), n, atScales, isWhole)) {
-          group.append(svg('text', { x: this.x(place), y: bottom + 17 }, text));
+          // A text in the middle of a tick at the end would be cut off there.
+          const half = text.length * letter / 2;
+          const x = Math.min(this.x(place), this.width - half);
+          group.append(svg('text', { x, y: bottom + 17 }, text));
         }
       }
 
