@@ -58,7 +58,7 @@ def each_change_text(path: str, results: Sequence[Prediction], base: str = "") -
             f"  {change_text(result.changes[0])}",
             format_ns(result.after_ns),
             format_ns(result.saving_ns),
-            f"{'up to ' * result.is_upper_bound}{format_share(result.saving_ns / result.before_ns)}",
+            "up to " * result.is_upper_bound + format_share(result.saving_ns / result.before_ns),
         )
         for result in results
     ]

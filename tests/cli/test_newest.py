@@ -114,7 +114,7 @@ def test_all_recordings_of_a_folder_that_is_given_are_analyzed(project: Path) ->
 
 
 def test_the_folder_comes_from_the_environment(project: Path, tmp_path: Path) -> None:
-    elsewhere = write(tmp_path / "other traces" / "job", 0, waits_us=9_000)
+    write(tmp_path / "other traces" / "job", 0, waits_us=9_000)
     ended = profkit(project, "explain", "1", PROFKIT_DIR=str(tmp_path / "other traces"))
     assert "other traces/job/host_0." in ended.out
 

@@ -184,7 +184,7 @@ def _inline(text: str) -> Markup:
 
 
 def _store(section: Section) -> Markup:
-    """Return the data of a section as JSON; compressed if it is large and shown only when opened."""
+    """Return the data of a section as JSON; compressed if its scripts wait for it."""
     plain = encode_script_json(section.data)
     if section.id not in _COMPRESSED or len(plain) < _MIN_COMPRESSED:
         return plain
