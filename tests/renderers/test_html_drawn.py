@@ -55,6 +55,8 @@ def data(page: str, section: str) -> dict[str, Any]:
     match = re.search(rf'id="data-{section}">(.*?)</script>', page, re.DOTALL)
     assert match is not None
     read: dict[str, Any] = json.loads(match[1])
+    if "gzip" in read:
+        read = json.loads(gzip.decompress(base64.b64decode(read["gzip"])))
     return read
 
 
