@@ -3,6 +3,7 @@
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -112,10 +113,20 @@ class Steps:
         self.clock.now_ns += round(after_ms * MS)
         self.samples.step_ended(is_recorded)
 
+    def collect(self, after_ms: float, ms: float) -> None:
+        """Collect garbage; the next sample follows when it has one."""
+        times = self.samples._collections.times
+        self.clock.now_ns += round(after_ms * MS)
+        times._starts.append((self.clock.now_ns, threading.get_ident()))
+        self.clock.now_ns += round(ms * MS)
+        times._stops.append((self.clock.now_ns, threading.get_ident()))
+
 
 @pytest.fixture
-def steps(monkeypatch: pytest.MonkeyPatch) -> Steps:
-    return Steps(monkeypatch)
+def steps(monkeypatch: pytest.MonkeyPatch) -> Iterator[Steps]:
+    steps = Steps(monkeypatch)
+    yield steps
+    steps.samples._collections.times.end()
 
 
 def test_it_stops_once_there_are_enough_samples(steps: Steps) -> None:
@@ -227,3 +238,37 @@ def test_steps_that_follow_at_once_share_a_sample(steps: Steps) -> None:
     result = steps.samples.summarize()
     assert result is not None
     assert (result.running_ns, result.steps_ns) == (20 * MS, 20 * MS)
+
+
+def test_a_collection_counts_as_exactly_what_it_takes(steps: Steps) -> None:
+    for _ in range(3):
+        steps.collect(after_ms=30, ms=200)
+        steps.sample(0.1, line=14)
+        steps.sample(10, line=15)
+        steps.end()
+    steps.samples.stop()
+
+    result = steps.samples.summarize()
+    assert result is not None
+    assert [(function.place[1], function.ns) for function in result.functions] == [
+        (14, 600 * MS),
+        (15, round(120.3 * MS)),
+    ]
+    assert result.n_samples == 3 * 10 + 3
+
+
+def test_short_collections_belong_to_where_one_lets_a_sample_in(steps: Steps) -> None:
+    for line in (14, 15):
+        for _ in range(4):
+            steps.collect(after_ms=2, ms=4)
+        steps.sample(0 if line == 14 else 3, line=line)
+    steps.end()
+    steps.samples.stop()
+
+    result = steps.samples.summarize()
+    assert result is not None
+    # The collections since the last sample have no line yet, and are in no other's time.
+    assert [(function.place[1], function.ns) for function in result.functions] == [
+        (15, 19 * MS),
+        (14, 16 * MS),
+    ]

@@ -26,9 +26,6 @@ from profkit.capture.source.files import PROFKIT_FOLDER, SourceFiles, library_ro
 from profkit.dataclass import dataclass
 from profkit.model.capture_info import CodePlace, SampledFunction, SampledPart
 
-_COLLECTOR_CALLBACK: Final = "_before_collection"
-"""The name of profkit's callback, in ``memory/monitor/live_tensors.py``."""
-_COLLECTOR: Final = ("<garbage collector>", 0, "collect")
 _MAX_LINES: Final = 500
 _MIN_IN_CALL: Final = 0.5
 """Share of a line's time that has to be within a call without frame for the call to be named:
@@ -113,16 +110,6 @@ def is_own(calls: Calls, files: SourceFiles) -> bool:
         if not is_of_recorder and (_TORCH in path or files.user_file(file)):
             return False
     return not calls
-
-
-def in_collection(calls: Calls) -> Calls:
-    """Return a stack in profkit's callback of the garbage collector as one in the collector.
-
-    A collection lets no other thread in but there. The time since the sample before is its own.
-    """
-    if calls and calls[-1][2] == _COLLECTOR_CALLBACK and calls[-1][0].startswith(PROFKIT_FOLDER):
-        return (*calls[:-1], _COLLECTOR)
-    return calls
 
 
 def find_sampled_calls(

@@ -7,7 +7,7 @@ tracked by a weak reference. While that exists no other storage can have its add
 still frees the bytes. What existed before the first step is found by one pass over all objects,
 which may come later: what is still unknown then has existed all the time.
 
-Source: ``torch.multiprocessing.reductions.StorageWeakRef``; ``gc.callbacks``.
+Source: ``torch.multiprocessing.reductions.StorageWeakRef``.
 """
 
 import contextlib
@@ -23,6 +23,7 @@ from profkit.capture.memory.holders import autograd_graphs
 from profkit.capture.memory.holders.untracked_containers import live_tensors, tensor_types
 from profkit.capture.memory.monitor.budget import Clock
 from profkit.capture.process import devices, signals
+from profkit.capture.process.garbage_collections import CollectorCallback, before_collections
 from profkit.capture.process.objects import has_frozen_objects, instances, no_torch_function
 from profkit.readers.process_memory import garbage_collection_paused
 
@@ -152,19 +153,19 @@ class LiveTensors:
         self._types: set[int] = set()
         self._seen: deque[list[_Observation | None]] = deque()
         self._pid = os.getpid()
-        self._is_on = False
+        self._callback: CollectorCallback | None = None
 
     def begin(self) -> None:
         """Hook into the garbage collector, and leave older objects out of later scans."""
-        self._is_on = True
-        gc.callbacks.append(self._record_before_collection)
+        self._callback = before_collections(self._record_before_collection)
+        self._callback.begin()
         _promote_young_objects()
 
     def end(self) -> None:
         """Unhook from the garbage collector and release all weak references."""
-        self._is_on = False
-        with contextlib.suppress(ValueError):
-            gc.callbacks.remove(self._record_before_collection)
+        if self._callback is not None:
+            self._callback.end()
+            self._callback = None
         free = _storage_type()._free_weak_ref
         for address in self._storages:
             free(address)
@@ -275,12 +276,12 @@ class LiveTensors:
             tensors += instances(gc.get_objects(generation=generation), self._types)
         return tensors
 
-    def _record_before_collection(self, phase: str, info: dict[str, int]) -> None:
+    def _record_before_collection(self, generation: int) -> None:
         """Record young tensors before a collection promotes them out of sight."""
-        if phase != "start" or not self._is_on or self._pid != os.getpid():
+        if self._callback is None or self._pid != os.getpid():
             return
         # A collection of generation 0 promotes to generation 1, which scans cover.
-        if info["generation"] == 0 and sys.version_info < _EVERY_COLLECTION_PROMOTES:
+        if generation == 0 and sys.version_info < _EVERY_COLLECTION_PROMOTES:
             return
 
         # What cannot be recorded is found by the next scan of all objects.
