@@ -80,15 +80,27 @@ def test_rank_0_reports_on_all_ranks(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_another_rank_reports_if_rank_0_has_died(tmp_path: Path) -> None:
-    # The trace is written in the background, and a rank that dies leaves what it has by then.
+    # Rank 0 leaves what it has written by then, which a thread does in the background, and rank 1
+    # leaves the report to a rank 0 that it sees running: each waits for what the test is about.
     dies = (
+        "own_files = pathlib.Path('traces/train')\n"
         "if rank == 0:\n"
-        "    while not [*pathlib.Path('traces/train').glob('*_rank0.*.trace.json.gz')]:\n"
+        "    while not [*own_files.glob('*_rank0.*.trace.json.gz')]:\n"
         "        time.sleep(0.05)\n"
+        "    pathlib.Path('gone').write_text(str(os.getpid()))\n"
         "    os._exit(1)\n"
+        "while not is_gone():\n"
+        "    time.sleep(0.05)\n"
         "training.end("
     )
-    program = PROGRAM.replace("training.end(", dies).replace("dist.barrier()", "")
+    is_gone = (
+        "def is_gone():\n"
+        "    from profkit.capture.process.launch import is_alive\n"
+        "    written = pathlib.Path('gone')\n"
+        "    text = written.read_text() if written.exists() else ''\n"
+        "    return bool(text) and not is_alive(int(text))\n"
+    )
+    program = is_gone + PROGRAM.replace("training.end(", dies).replace("dist.barrier()", "")
     (code, _, _), (_, out, errors) = run_ranks(tmp_path, program)
     assert code == 1
     assert json.loads(out)["ranks"] == [0, 1], errors
