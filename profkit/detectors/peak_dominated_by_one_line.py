@@ -3,16 +3,20 @@
 What it finds:
     A line whose tensors dominate the peak of a GPU's memory: the history without them has a much
     lower peak. Memory that was allocated before recording, parameters and optimizer state are left
-    out, since they are always there; so are blocks of unknown use that are never freed.
+    out, since they are always there; so are blocks of unknown use that are never freed. Or a line
+    that calls modules whose activations dominate it: the history is replayed as if each call kept
+    its output alone, and its backward pass computed the rest again. A program that has checkpoints
+    already, or no backward pass in its history, has no such line.
 
 Why it matters:
-    The peak limits the batch size. This is the line where a change lowers it most, and the figure
-    is exact.
+    The peak limits the batch size. This is the line where a change lowers it most. The figure of
+    a line's tensors is exact; that of modules is an estimate, as a checkpoint may keep more than
+    one output, and stacks show where calls begin.
 
 How to fix it:
     Compute in chunks, in place or in a smaller dtype, free what is not needed before the next large
     tensor is allocated, or let ``torch.utils.checkpoint`` recompute activations in the backward
-    pass.
+    pass, which takes the time of one more forward pass of these modules.
 
 Example:
     ::
@@ -30,7 +34,7 @@ Reads:
 
 When to ignore this:
     A model that calls one line in all of its layers is always dominated by that line. A program
-    with memory to spare gains nothing.
+    with memory to spare gains nothing, and loses time by checkpoints.
 
 Source:
     "Understanding CUDA Memory Usage" in PyTorch's documentation; ``torch.utils.checkpoint``.
@@ -44,6 +48,11 @@ import numpy as np
 from profkit.index.snapshot.allocation_use import USES
 from profkit.index.snapshot.device_memory import DeviceMemory
 from profkit.index.snapshot.live_blocks import LiveBlocks, LiveBlockSites
+from profkit.index.snapshot.recomputed_modules import (
+    RecomputedModules,
+    find_recomputed_modules,
+    has_checkpoints,
+)
 from profkit.index.snapshot.stack_lines import NO_LINE
 from profkit.index.sums import sum_by_key
 from profkit.rule import (
@@ -94,6 +103,10 @@ _ADVICE: Final = {
     ),
     "gradient": "Use a smaller batch, or accumulate gradients over parts of it.",
 }
+_ADVICE_BESIDE_CHECKPOINTS: Final = (
+    "Use a smaller batch or `torch.autocast`, compute it in chunks, or have the program's "
+    "checkpoints keep less: they keep these."
+)
 _OTHER_ADVICE: Final = (
     "Compute it in chunks, in place or in a smaller dtype, or free what is not needed before it."
 )
@@ -113,7 +126,10 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
             for line in _find_candidates(memory, min_bytes, thresholds.max_candidates_count)
         ]
         n_bytes, line = max(saved, default=(0, NO_LINE))
-        if n_bytes >= min_bytes:
+        modules = find_recomputed_modules(memory.snapshot, memory.replay)
+        if modules is not None and peak - modules.peak_bytes >= max(min_bytes, n_bytes):
+            yield _build_modules_finding(memory, modules, peak)
+        elif n_bytes >= min_bytes:
             yield _build_finding(memory, line, n_bytes, peak)
 
 
@@ -147,6 +163,7 @@ def _build_finding(memory: DeviceMemory, line: int, saved: int, peak: int) -> Fi
     use = USES[sites.use[sites.of_block[is_of_line].min()]]
     location = memory.lines.location(line)
     used_for = "" if use == "unknown" else f" ({use})"
+    is_checkpointed = use == "activation" and has_checkpoints(memory.snapshot.stacks)
 
     return INFO.finding(
         confidence="high",
@@ -156,7 +173,7 @@ def _build_finding(memory: DeviceMemory, line: int, saved: int, peak: int) -> Fi
             f"line the peak would be {format_bytes(peak - saved)}, {format_bytes(saved)} "
             f"({format_share(saved / peak)}) lower."
         ),
-        fix=_ADVICE.get(use, _OTHER_ADVICE),
+        fix=_ADVICE_BESIDE_CHECKPOINTS if is_checkpointed else _ADVICE.get(use, _OTHER_ADVICE),
         locations=(location,),
         n=n,
         cost=Cost(bytes=saved, basis="upper-bound"),
@@ -166,6 +183,37 @@ def _build_finding(memory: DeviceMemory, line: int, saved: int, peak: int) -> Fi
             "line_bytes": n_bytes,
             "peak_without_bytes": peak - saved,
             "category": use,
+            "entry": memory.replay.peak,
+        },
+    )
+
+
+def _build_modules_finding(memory: DeviceMemory, modules: RecomputedModules, peak: int) -> Finding:
+    location = memory.lines.location(modules.frame)
+    saved = peak - modules.peak_bytes
+
+    return INFO.finding(
+        confidence="medium",
+        message=(
+            f"At the peak of {format_bytes(peak)} on {memory.label}, "
+            f"{format_bytes(modules.n_bytes)} are activations of the modules that "
+            f"{location.place} calls, kept for the backward pass. Computed again there, the peak "
+            f"would be about {format_bytes(modules.peak_bytes)} "
+            f"({format_share(saved / peak)} lower)."
+        ),
+        fix=(
+            "Call these modules through `torch.utils.checkpoint.checkpoint(module, x, "
+            "use_reentrant=False)`, which takes the time of one more forward pass of them."
+        ),
+        locations=(location,),
+        n=modules.n,
+        cost=Cost(bytes=saved, basis="estimate"),
+        evidence={
+            "device": memory.label,
+            "peak_bytes": peak,
+            "modules_bytes": modules.n_bytes,
+            "peak_without_bytes": modules.peak_bytes,
+            "category": "activation",
             "entry": memory.replay.peak,
         },
     )

@@ -1,6 +1,10 @@
 """Real snapshots of other people: every figure as a slow, independent program worked it out."""
 
 import functools
+import gzip
+import itertools
+import operator
+import pickle
 from typing import Any
 
 import numpy as np
@@ -177,3 +181,76 @@ def test_the_ranks_that_ran_out_of_memory_had_a_setting_that_fits() -> None:
         (finding,) = [finding for finding in report_of(rank).findings if finding.rule == "MEM017"]
         assert finding.evidence["is_reproduced"] is True
         assert finding.evidence["fits_with"] == "expandable_segments:True"
+
+
+def read_raw(file: str) -> dict[str, Any]:
+    with gzip.open(SNAPSHOTS / file) as stream:
+        return dict(pickle.load(stream))  # noqa: S301  (a file of the corpus)
+
+
+def split_layers(history: list[dict[str, Any]], file: str, called_at: int) -> list[list[int]]:
+    """Split the allocations of layers: one ends where the next one is at an earlier line."""
+    layers: list[list[int]] = []
+    last_line = 0
+    for place, entry in enumerate(history):
+        frames = [frame for frame in entry["frames"] if frame["filename"].endswith(file)]
+        lines = [frame["line"] for frame in frames]
+        if entry["action"] != "alloc" or called_at not in lines:
+            # Without frames it is of the backward pass, in another thread.
+            last_line = 0 if entry["action"] == "alloc" and frames else last_line
+            continue
+
+        # The innermost frame comes first: the layer's own line is before the one that calls it.
+        line = lines[lines.index(called_at) - 1]
+        if not layers or not last_line or line < last_line:
+            layers.append([])
+        layers[-1].append(place)
+        last_line = line
+    return layers
+
+
+def find_ends(history: list[dict[str, Any]]) -> dict[int, int]:
+    """Find where each allocation is freed."""
+    ends: dict[int, int] = {}
+    place_of: dict[int, int] = {}
+    for place, entry in enumerate(history):
+        if entry["action"] == "alloc":
+            place_of[entry["addr"]] = place
+        elif entry["action"] == "free_completed":
+            ends[place_of.pop(entry["addr"], -1)] = place
+    return ends
+
+
+def sum_backward(raw: dict[str, Any], history: list[dict[str, Any]]) -> list[int]:
+    """Sum up the active bytes from the end, where the live blocks are known."""
+    levels = [sum(segment["active_size"] for segment in raw["segments"])]
+    sign = {"free_completed": 1, "alloc": -1}
+    for entry in reversed(history):
+        levels.append(levels[-1] + sign.get(entry["action"], 0) * entry["size"])
+    return levels[::-1]
+
+
+@needs_corpus
+def test_the_peak_with_checkpoints_is_that_of_the_raw_history() -> None:
+    raw = read_raw("magma27-memory-snapshot.pickle.gz")
+    history = raw["device_traces"][0]
+    layers, ends = split_layers(history, "model.py", 253), find_ends(history)
+    allocations = [place for place, entry in enumerate(history) if entry["action"] == "alloc"]
+
+    change = [0] * (len(history) + 1)
+    for layer in layers:
+        after = next(place for place in [*allocations, len(history)] if place > layer[-1])
+        kept = [place for place in layer if ends.get(place, len(history)) > after][:-1]
+        n_bytes = sum(history[place]["size"] for place in kept)
+        change[after] -= n_bytes
+        change[min((ends.get(place, len(history)) for place in kept), default=after)] += n_bytes
+
+    levels = sum_backward(raw, history)
+    without = max(map(operator.add, levels, itertools.accumulate(change)))
+
+    report = report_of("magma27-memory-snapshot.pickle.gz")
+    (finding,) = (finding for finding in report.findings if finding.rule == "MEM015")
+    assert finding.locations[0].place == "model.py:253"
+    assert finding.n == len(layers)
+    assert finding.evidence["peak_bytes"] == pytest.approx(max(levels), rel=0.001)
+    assert finding.evidence["peak_without_bytes"] == pytest.approx(without, rel=0.001)

@@ -1,5 +1,6 @@
 """peak-dominated-by-one-line reports how much lower the peak is without a line's tensors."""
 
+import contextlib
 from collections.abc import Callable
 
 from profkit.model.finding import Finding
@@ -11,7 +12,10 @@ Found = Callable[..., tuple[Finding, ...]]
 Analyzed = Callable[..., Report]
 
 GIB = 1 << 30
-MODULE = "/venv/lib/python3.12/site-packages/torch/nn/modules/module.py"
+TORCH = "/venv/lib/python3.12/site-packages/torch/"
+MODULE = TORCH + "nn/modules/module.py"
+GRAPH = TORCH + "autograd/graph.py"
+CHECKPOINT = TORCH + "utils/checkpoint.py"
 
 
 def attention(*, spike_bytes: int = 4 * GIB) -> SnapshotBuilder:
@@ -93,3 +97,46 @@ def test_a_small_program_has_nothing_to_gain(found: Found) -> None:
 def test_a_trace_is_skipped(analyzed: Analyzed, host_alone: TraceBuilder) -> None:
     (unchecked,) = analyzed(host_alone, RULE).unchecked
     assert unchecked.rule == "MEM015"
+
+
+def layers(*, is_checkpointed: bool = False) -> SnapshotBuilder:
+    """Four layers that keep 2 GiB and an output of 1 GiB each, and their backward pass."""
+    b = SnapshotBuilder()
+    blocks = []
+
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(b.frame("train.py", 9, "main"))
+        stack.enter_context(b.frame(MODULE, 1775, "_call_impl"))
+        if is_checkpointed:
+            stack.enter_context(b.frame(CHECKPOINT, 488, "checkpoint"))
+        for _ in range(4):
+            with b.frame("net.py", 30, "forward"), b.frame(MODULE, 1775, "_call_impl"):
+                for line in (11, 12, 13):
+                    with b.frame("net.py", line, "forward"):
+                        blocks.append(b.alloc(GIB))
+
+    with b.frame("train.py", 10, "main"), b.frame(GRAPH, 824, "_engine_run_backward"):
+        b.alloc(GIB // 2)
+        b.free(*reversed(blocks))
+    return b
+
+
+def test_layers_that_dominate_the_peak_are_told_with_the_peak_under_checkpoints(
+    found: Found,
+) -> None:
+    (finding,) = found(layers(), RULE)
+    assert finding.locations[0].place == "net.py:30"
+    assert (finding.n, finding.evidence["modules_bytes"]) == (4, 8 * GIB)
+    assert finding.evidence["peak_bytes"] == 12 * GIB + GIB // 2
+
+    # Three outputs, and the three blocks of the last layer.
+    assert finding.evidence["peak_without_bytes"] == 6 * GIB
+    assert finding.cost.basis == "estimate"
+    assert "torch.utils.checkpoint" in finding.fix
+
+
+def test_checkpoints_that_are_there_are_not_advised(found: Found) -> None:
+    (finding,) = found(layers(is_checkpointed=True), RULE)
+    assert finding.locations[0].file == "net.py"
+    assert "torch.utils.checkpoint" not in finding.fix
+    assert "checkpoints keep less" in finding.fix

@@ -8,7 +8,7 @@ import numpy as np
 
 from profkit.dataclass import dataclass
 from profkit.index.host.frames import Ownership
-from profkit.model.events import Int32s, Int64s, Mask
+from profkit.model.events import Int32s, Int64s, Mask, Rows
 from profkit.model.location import Frame, Location
 from profkit.model.snapshot import NO_STACK, Stacks
 from profkit.patterns import regex
@@ -131,3 +131,25 @@ def stacks_with(stacks: Stacks, frames: Mask) -> Mask:
     of_stack = np.repeat(np.arange(len(stacks)), np.diff(stacks.start))
     has_frame[of_stack[frames[stacks.frame]]] = True
     return has_frame
+
+
+def find_call_sites(stacks: Stacks, is_callee: Mask) -> Rows:
+    """Find the frames of the program and its packages that call some frames directly.
+
+    Args:
+        is_callee: Which of ``stacks.frames`` are called. Shape ``(f,)``.
+
+    Returns:
+        Indices in ``stacks.frame``.
+    """
+    owner = np.fromiter(
+        (_find_owner(frame.file) for frame in stacks.frames), np.int64, len(stacks.frames)
+    )
+    # Compiled frames may lie between a call and what it calls.
+    places = np.flatnonzero(owner[stacks.frame] != _NOT_PYTHON)
+    frame = stacks.frame[places]
+    is_site = np.isin(owner[frame[1:]], (_USER, _PACKAGE)) & is_callee[frame[:-1]]
+
+    # The outermost frame of a stack is followed by the innermost of the next one.
+    of_stack = np.repeat(np.arange(len(stacks)), np.diff(stacks.start))[places]
+    return np.asarray(places[1:][is_site & (of_stack[1:] == of_stack[:-1])])

@@ -11,6 +11,7 @@ from profkit.engine.families.device_memory.settings_messages import (
 from profkit.engine.wording import listed
 from profkit.index.snapshot.device_memory import DeviceMemory
 from profkit.index.snapshot.oom_analysis import AllocationFailure
+from profkit.index.snapshot.recomputed_modules import has_checkpoints
 from profkit.model.events import Rows
 from profkit.model.location import Location
 from profkit.model.memory_summary import AllocationSite
@@ -33,6 +34,10 @@ _ADVICE: Final = {
     "workspace": "workspaces: use a smaller batch",
     "communication": "communication: use smaller buckets",
 }
+_ADVICE_BESIDE_CHECKPOINTS: Final = (
+    "activations: use a smaller batch or `torch.autocast`, or have the program's checkpoints keep "
+    "less"
+)
 
 
 def describe_oom(
@@ -129,10 +134,14 @@ def suggest_oom_fix(
             "with `nvidia-smi` what else uses the device."
         )
 
+    advice = dict(_ADVICE)
+    if has_checkpoints(memory.snapshot.stacks):
+        advice["activation"] = _ADVICE_BESIDE_CHECKPOINTS
+
     by_use: dict[str, int] = {}
     for site in sites:
         by_use[site.category] = by_use.get(site.category, 0) + site.bytes
-    ways = [(n_bytes, _ADVICE[use]) for use, n_bytes in by_use.items() if use in _ADVICE]
+    ways = [(n_bytes, advice[use]) for use, n_bytes in by_use.items() if use in advice]
     ways.extend(
         (site.bytes, f"{site_line(site.location)}: check whether all of it is needed at once")
         for site in sites
