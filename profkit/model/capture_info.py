@@ -325,7 +325,7 @@ class UnusedGradients:
     """A module whose parameters have gradients, of which no optimizer uses any.
 
     Attributes:
-        name: The variable that has the module, or else its class.
+        name: The variable that has the module, the path to it from one, or else its class.
         modules: It and the modules in it, as far as they were called, by the names that torch gives
             them.
         n_parameters: Number of parameters with a gradient.

@@ -61,6 +61,7 @@ _MIN_DISTORTING_SHARE: Final = 0.4
 """A thread without a core for so long waits within single operators: their shares are chance."""
 _OUT_OF_MEMORY: Final = "out-of-memory"
 _SLOWING_STEPS: Final = "slowing-steps"
+_UNTYPICAL_STEPS: Final = "untypical-steps"
 _UNUSED_GPU: Final = "unused-gpu"
 _WARM_UP: Final = "Warm up before you record, to see what the program does from then on."
 _FEWER_OPERATORS: Final = (
@@ -192,7 +193,7 @@ def _coverage(window: Window | None) -> Iterator[str]:
 
 
 def _trend(report: Report) -> Iterator[str]:
-    """Yield how much longer the last steps take than the first, which no recorded step shows."""
+    """Yield what the steps of the run take, at its end or on average, that no recorded one shows."""
     for finding in report.findings:
         first_ns = finding.evidence.get("first_steps_ns")
         last_ns = finding.evidence.get("last_steps_ns")
@@ -201,6 +202,7 @@ def _trend(report: Report) -> Iterator[str]:
         if isinstance(first_ns, int) and isinstance(last_ns, int) and first_ns > 0:
             times = last_ns / first_ns
             yield f"Steps take {times:.1f} times as long at the end of the run as at its beginning."
+    yield from (fault.message for fault in report.health if fault.name == _UNTYPICAL_STEPS)
 
 
 def cautions(report: Report) -> Iterator[str]:

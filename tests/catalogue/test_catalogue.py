@@ -132,6 +132,7 @@ PUBLISHED = {
     "PRF012": "merged-processes",
     "PRF013": "graph-capture",
     "PRF014": "busy-machine",
+    "PRF015": "untypical-steps",
 }
 """Ids and names that reports and configurations refer to; they never change."""
 

@@ -279,6 +279,12 @@ def test_a_file_that_is_opened_for_each_sample_may_be_opened_once(found: Found) 
     assert "do `h5py.File` once per worker, if each sample reads the same file" in finding.fix
 
 
+def test_rows_of_a_table_are_converted_once(found: Found) -> None:
+    row = function("__getitem__", 25, 60, part="data", library="pandas")
+    (finding,) = found(without_workers(8, row), RULE)
+    assert "do the conversion of the table's columns to tensors once" in finding.fix
+
+
 @pytest.mark.parametrize("workers", [False, True])
 def test_a_slow_sampler_needs_no_workers(found: Found, *, workers: bool) -> None:
     draws = function("__iter__", 6, 60, part="sampler", callee="random.shuffle")

@@ -690,6 +690,19 @@ def test_a_loop_of_operators_that_compute_hardly_anything_has_a_cure(
     assert ("fewer, larger operators would take less." in text) == is_told
 
 
+def test_other_programs_do_not_make_operators_long(tmp_path: Path) -> None:
+    capture = CaptureInfo(
+        version="0", name="train", steps="user", cpu=CpuTime(100, 25, 25, delayed_ns=75)
+    )
+    b = TraceBuilder(device_names=(), stacks=True, capture=capture)
+    for _ in range(2):
+        with b.step(), b.frame("train.py", 16, "alpha_bar"):
+            for _ in range(1_000):
+                b.compute("aten::prod", 15_000)
+    text = headline(analyze(b.write(tmp_path / "trace.json")))
+    assert "fewer, larger operators would take less." in text
+
+
 def test_the_name_of_an_operator_is_not_a_place(tmp_path: Path) -> None:
     b = TraceBuilder()
     for _ in range(3):

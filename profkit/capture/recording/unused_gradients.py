@@ -143,11 +143,13 @@ def _find_names(modules: list[Any]) -> dict[int, str]:
     """Find variables that have some modules, such as ``teacher``, by the modules' addresses.
 
     The first name of each is used: globals of the program come before locals of its functions, and
-    these before attributes of the object whose method runs.
+    these before attributes of the object whose method runs. Last come modules of modules that have
+    a name, such as ``model.backbone``.
     """
     wanted = set(map(id, modules))
     found: dict[int, str] = {}
-    for names in (vars(sys.modules["__main__"]), *map(locals_of, running())):
+    scopes = [vars(sys.modules["__main__"]), *map(locals_of, running())]
+    for names in scopes:
         for name, value in list(names.items()):
             if id(value) in wanted and not name.startswith("_"):
                 found.setdefault(id(value), name)
@@ -157,4 +159,27 @@ def _find_names(modules: list[Any]) -> dict[int, str]:
         for name, value in [*attributes.items(), *attributes.get("_modules", {}).items()]:
             if id(value) in wanted:
                 found.setdefault(id(value), f"self.{name}")
-    return found
+    return {**_find_paths(scopes, wanted), **found}
+
+
+def _find_paths(scopes: list[Mapping[str, Any]], wanted: set[int]) -> dict[int, str]:
+    """Find attributes of modules that have a name, by the addresses of the modules in them."""
+    torch: Any = sys.modules["torch"]
+    paths: dict[int, str] = {}
+    named = [item for names in scopes for item in list(names.items())]
+    pending = [(name, value) for name, value in named if issubclass(type(value), torch.nn.Module)]
+    seen: set[int] = set()
+
+    # Breadth first, so that the shortest path is found.
+    for path, module in pending:
+        if id(module) in seen:
+            continue
+        seen.add(id(module))
+        for name, child in vars(module).get("_modules", {}).items():
+            # Layers of a `Sequential` have numbers.
+            part = f".{name}" if name.isidentifier() else f"[{name}]" if name.isdecimal() else ""
+            if child is not None and part and not path.startswith("_"):
+                pending.append((path + part, child))
+                if id(child) in wanted:
+                    paths.setdefault(id(child), path + part)
+    return paths

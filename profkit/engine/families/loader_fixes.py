@@ -29,6 +29,10 @@ _OPENS: Final = regex(
 """Calls that open or read a file, as a program writes them."""
 
 
+_TABLES: Final = "pandas"
+"""The library that makes an object of its own of each row that a sample reads."""
+
+
 @dataclass(frozen=True)
 class LoaderWait:
     """How long the steps wait for batches.
@@ -186,4 +190,9 @@ def _suggest_less(wait: LoaderWait) -> str:
         return "do the waits of a batch at once, such as by threads in the dataset's `__getitems__`"
     if _OPENS.search(function.callee):
         return f"do `{function.callee}` once per worker, if each sample reads the same file"
+    if function.library == _TABLES:
+        return (
+            "do the conversion of the table's columns to tensors once, before the loop, and index "
+            "these per sample: a row of a table takes pandas many times as long"
+        )
     return f"do less in `{function.name}`"

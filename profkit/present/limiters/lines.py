@@ -104,11 +104,14 @@ def runs_short_operators(window: Window | None) -> bool:
     path = window.path if window is not None else None
     if window is None or path is None:
         return False
+    # Other programs lengthen each operator by the time in which its thread has no core.
+    cpu = window.report.source.cpu
+    running_share = 1.0 if cpu is None else 1 - cpu.delayed_share
     lines = [line for line in path.lines if line.kind == "operator"]
     costliest: list[PathLine | PathFunction] = [*lines[:1], *path.functions[:1]]
     return any(
         place.share >= MIN_SHARE
-        and place.ns <= _CALL_NS * place.n_events
+        and running_share * place.ns <= _CALL_NS * place.n_events
         and bool(_describe_short_operators(place, window))
         for place in costliest
     )
@@ -180,10 +183,14 @@ def describe_sampled_function(report: Report) -> str:
 def _describe_sampled_operators(report: Report) -> str:
     """Return ``37% in alpha_bar at train.py:16, by samples``; empty where no function stands out.
 
-    Where no operator has a source line, the samples of the steps know where they were.
+    Where no operator has a source line, the samples of the steps know where they were, and without
+    steps those of the whole run.
     """
     sampled = report.summary.sampled
-    function = next(iter(sampled.with_operators), None) if sampled is not None else None
+    if sampled is None:
+        return ""
+    of_run = sampled.functions if not sampled.n_steps and n_running(sampled) >= MIN_SAMPLES else ()
+    function = next(iter(sampled.with_operators or of_run), None)
     if function is None or function.share < MIN_SHARE:
         return ""
     name, place = function_name(function), visible(function.location.place)

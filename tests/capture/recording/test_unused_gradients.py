@@ -45,13 +45,23 @@ def test_a_teacher_with_gradients_is_found_with_all_modules_in_it() -> None:
     assert unused.bytes == 4 * (4 * 8 + 8 + 8 * 2 + 2)
 
 
-def test_a_part_of_a_model_is_found_by_its_class() -> None:
+def test_a_part_of_a_model_is_found_by_the_variable_of_the_model() -> None:
     model = nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 2))
     optimizer = torch.optim.SGD(model[1].parameters(), lr=0.1)
     model(torch.randn(3, 4)).sum().backward()
     optimizer.step()
     (unused,) = find_unused_gradients(called(model=model))
-    assert (unused.name, unused.modules) == ("Linear", ["model1"])
+    assert (unused.name, unused.modules) == ("model[0]", ["model1"])
+
+
+def test_an_attribute_of_a_model_has_the_name_that_a_program_writes() -> None:
+    model = nn.Module()
+    model.backbone, model.head = nn.Linear(4, 8), nn.Linear(8, 2)
+    optimizer = torch.optim.SGD(model.head.parameters(), lr=0.1)
+    model.head(model.backbone(torch.randn(3, 4))).sum().backward()
+    optimizer.step()
+    (unused,) = find_unused_gradients(called(model=model))
+    assert unused.name == "model.backbone"
 
 
 def test_modules_below_a_container_that_nothing_calls_belong_to_the_outer_one() -> None:
