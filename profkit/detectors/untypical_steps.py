@@ -2,8 +2,8 @@
 
 What it finds:
     Runs whose steps take at least twice as long on average as the longest recorded one. Time that
-    profkit takes and time without a core do not count, nor does what precedes the first look at
-    the memory.
+    profkit takes and time without a core do not count, nor does what precedes the first sample
+    of the memory.
 
 Why it matters:
     The recorded steps are a few in a row. What a program does once per epoch is hardly ever among
@@ -70,7 +70,7 @@ class Thresholds:
     Attributes:
         min_ratio: Minimum ratio of the run's mean step time to the longest recorded one: from 2 on
             more than half of the run's time is elsewhere.
-        min_steps_count: Minimum steps of the run after the first look at the memory. One long
+        min_steps_count: Minimum steps of the run after the first sample of the memory. One long
             pause dominates fewer.
     """
 

@@ -193,7 +193,7 @@ def _coverage(window: Window | None) -> Iterator[str]:
 
 
 def _trend(report: Report) -> Iterator[str]:
-    """Yield what the steps of the run take, at its end or on average, that no recorded one shows."""
+    """Yield what the run's steps take, at its end or on average, that no recorded one shows."""
     for finding in report.findings:
         first_ns = finding.evidence.get("first_steps_ns")
         last_ns = finding.evidence.get("last_steps_ns")
