@@ -99,7 +99,7 @@ def test_a_trace_is_skipped(analyzed: Analyzed, host_alone: TraceBuilder) -> Non
     assert unchecked.rule == "MEM015"
 
 
-def layers(*, is_checkpointed: bool = False) -> SnapshotBuilder:
+def build_layers(*, is_checkpointed: bool = False) -> SnapshotBuilder:
     """Four layers that keep 2 GiB and an output of 1 GiB each, and their backward pass."""
     b = SnapshotBuilder()
     blocks = []
@@ -124,7 +124,7 @@ def layers(*, is_checkpointed: bool = False) -> SnapshotBuilder:
 def test_layers_that_dominate_the_peak_are_told_with_the_peak_under_checkpoints(
     found: Found,
 ) -> None:
-    (finding,) = found(layers(), RULE)
+    (finding,) = found(build_layers(), RULE)
     assert finding.locations[0].place == "net.py:30"
     assert (finding.n, finding.evidence["modules_bytes"]) == (4, 8 * GIB)
     assert finding.evidence["peak_bytes"] == 12 * GIB + GIB // 2
@@ -136,7 +136,7 @@ def test_layers_that_dominate_the_peak_are_told_with_the_peak_under_checkpoints(
 
 
 def test_checkpoints_that_are_there_are_not_advised(found: Found) -> None:
-    (finding,) = found(layers(is_checkpointed=True), RULE)
+    (finding,) = found(build_layers(is_checkpointed=True), RULE)
     assert finding.locations[0].file == "net.py"
     assert "torch.utils.checkpoint" not in finding.fix
     assert "checkpoints keep less" in finding.fix

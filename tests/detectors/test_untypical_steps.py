@@ -18,7 +18,7 @@ PLAIN = LiveBuilder(n_steps=400, n_samples=100)
 """Steps of 20 ms on average."""
 
 
-def recorded(step_ms: int, *, n_workers: int = 0) -> TraceBuilder:
+def record_steps(step_ms: int, *, n_workers: int = 0) -> TraceBuilder:
     threads = HostThreads(2, n_threads=1, n_workers=n_workers)
     capture = CaptureInfo(version="0", name="train", steps="optimizer", threads=threads)
     b = TraceBuilder(device_names=(), capture=capture)
@@ -54,7 +54,7 @@ def found(report_of: Callable[..., Report]) -> Callable[..., tuple[Finding, ...]
 def test_the_headline_has_the_run_beside_the_recorded_steps(
     report_of: Callable[..., Report],
 ) -> None:
-    report = report_of(recorded(5), PLAIN)
+    report = report_of(record_steps(5), PLAIN)
     (fault,) = report.health
     assert fault.evidence == {
         "mean_step_ns": 20 * MS,
@@ -72,27 +72,27 @@ def test_the_headline_has_the_run_beside_the_recorded_steps(
 def test_workers_that_start_anew_are_a_possible_cause(
     found: Callable[..., tuple[Finding, ...]], n_workers: int, *, is_told: bool
 ) -> None:
-    (fault,) = found(recorded(5, n_workers=n_workers), PLAIN)
+    (fault,) = found(record_steps(5, n_workers=n_workers), PLAIN)
     assert ("`persistent_workers=True`" in fault.fix) == is_told
 
 
 def test_recorded_steps_of_more_than_half_the_mean_are_typical(
     found: Callable[..., tuple[Finding, ...]],
 ) -> None:
-    assert found(recorded(11), PLAIN) == ()
+    assert found(record_steps(11), PLAIN) == ()
 
 
 def test_one_pause_among_few_steps_says_nothing(
     found: Callable[..., tuple[Finding, ...]],
 ) -> None:
-    assert found(recorded(5), LiveBuilder(n_steps=30)) == ()
+    assert found(record_steps(5), LiveBuilder(n_steps=30)) == ()
 
 
 def test_profkits_own_time_is_not_the_steps(found: Callable[..., tuple[Finding, ...]]) -> None:
     live = LiveBuilder(n_steps=400, n_samples=100, slowing_ns=100_000, own_ns=100_000)
-    assert found(recorded(15), live) == ()
+    assert found(record_steps(15), live) == ()
 
 
 def test_without_monitored_steps_it_is_skipped(analyzed: Callable[..., Report]) -> None:
-    (unchecked,) = analyzed(recorded(5), RULE).unchecked
+    (unchecked,) = analyzed(record_steps(5), RULE).unchecked
     assert unchecked.rule == "PRF015"

@@ -9,7 +9,7 @@ Source: ``NNModuleInfo`` in ``torch/csrc/profiler/orchestration/python_tracer.h`
 
 import gc
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from profkit.capture.process.frames import locals_of, running
@@ -162,7 +162,7 @@ def _find_names(modules: list[Any]) -> dict[int, str]:
     return {**_find_paths(scopes, wanted), **found}
 
 
-def _find_paths(scopes: list[Mapping[str, Any]], wanted: set[int]) -> dict[int, str]:
+def _find_paths(scopes: Sequence[Mapping[str, Any]], wanted: set[int]) -> dict[int, str]:
     """Find attributes of modules that have a name, by the addresses of the modules in them."""
     torch: Any = sys.modules["torch"]
     paths: dict[int, str] = {}
