@@ -91,12 +91,16 @@ class HolderTracker:
         """
         lengths = _Lengths.of(objects.containers)
         added = lengths.added_since(self._containers)
-        large_before, self._large = self._large, _by_type_and_id(objects.large)
+
+        # The arrays of the scan before are as large as any: nobody in the program holds them.
+        own_ids = set(map(id, self.own_arrays))
+        large = [sized for sized in objects.large if id(sized.thing) not in own_ids]
+        large_before, self._large = self._large, _by_type_and_id(large)
         self._containers = lengths
         if not n_steps:
             return []
 
-        targets, rates = _find_replaced(objects.large, large_before, n_steps)
+        targets, rates = _find_replaced(large, large_before, n_steps)
         held = [GrowingHolder(rate, ()) for rate in rates]
         grown = np.flatnonzero(added >= _MIN_ENTRIES_PER_STEP * n_steps)
         grown = grown[np.argsort(-added[grown], kind="stable")]
@@ -125,7 +129,7 @@ class HolderTracker:
             return []
 
         # What the scan refers to is not held by the program.
-        skip = {id(objects.containers), id(objects.large), id(self.__dict__)}
+        skip = {id(objects.containers), id(objects.large), id(large), id(self.__dict__)}
         skip |= {id(sized) for things in (objects.containers, objects.large) for sized in things}
         chains = holder_chains.find_chains(
             targets, skip=skip, limit=MAX_CHAINS, budget_s=_HOLDER_SEARCH_S
