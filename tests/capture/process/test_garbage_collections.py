@@ -15,8 +15,19 @@ from profkit.capture.process.garbage_collections import (
     before_collections,
 )
 
-kept = [{"id": i, "tokens": [i, i + 1]} for i in range(100_000)]
-"""Takes a collection some 20 ms."""
+
+@pytest.fixture(autouse=True)
+def program() -> Iterator[None]:
+    """Keep objects that a collection passes over in some 20 ms, and callbacks of others away.
+
+    Hypothesis adds one in Python, in which an exception of a handler is lost.
+    """
+    kept = [{"id": i, "tokens": [i, i + 1]} for i in range(100_000)]
+    before = gc.callbacks[:]
+    gc.callbacks.clear()
+    yield
+    gc.callbacks[:] = before
+    del kept
 
 
 @contextmanager
