@@ -43,9 +43,9 @@ is nodes and objects."""
 _MIN_OF_GROWTH: Final = 0.9
 """Share of the growth that some sites must allocate to be all of it."""
 _MIN_REST: Final = 0.07
-_MAX_REST: Final = 0.35
+_MAX_REST: Final = 0.22
 """Shares of the heap's growth, uncounted, between which it is taken to be of the same leak: less is
-not measured, more may be something else."""
+not measured, more may be something else, such as temporaries that grow with what is kept."""
 _MAX_CHAINS: Final = 3
 _MAX_LEAKS: Final = 20
 """Leaks that are reported, the most bytes per step first."""
