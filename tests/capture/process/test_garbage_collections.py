@@ -121,4 +121,5 @@ def test_a_program_that_empties_the_list_of_callbacks_is_left_alone() -> None:
     callback.begin()
     gc.callbacks.clear()
     callback.end()
+    assert gc.callbacks == []
     gc.callbacks[:] = before
