@@ -237,6 +237,8 @@ class NoFileLeft:
 def test_who_asks_while_the_program_has_no_file_left_is_answered_later(
     listening: ProgramListener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # Its thread, which has just been started, waits on the real socket once it has answered.
+    assert "n_steps" in ask(listening, **FIGURES)
     with monkeypatch.context() as limited, selectors.DefaultSelector() as selector:
         limited.setattr(listening._server, "_socket", NoFileLeft())
         listening._server._accept(selector)
