@@ -71,6 +71,36 @@ class LastRank:
 
 
 @dataclass(frozen=True)
+class CollectiveSize:
+    """The matched collectives of one kind, process group, type and size.
+
+    Attributes:
+        element_type: Such as ``BFloat16``, or empty where it was not recorded.
+        message_bytes: Size of the message as nccl-tests defines it: of an all-gather the output of
+            a rank, of all other kinds its input. None where it was not recorded.
+        n: Number of collectives.
+        mean_skew_ns: Time from the start on the first rank to the start on the last, mean.
+        median_skew_ns: The same, median: the lower one of two.
+        p95_skew_ns: The same: 95% of the collectives have at most this.
+        transfer_ns: Sum over the collectives of the time from the start on the last rank to the end
+            on all.
+        algorithm_bytes_per_s: ``message_bytes`` of all of them divided by ``transfer_ns``, or None
+            without sizes.
+        bus_bytes_per_s: Bus bandwidth as nccl-tests defines it, or None without sizes.
+    """
+
+    element_type: str
+    message_bytes: int | None
+    n: int
+    mean_skew_ns: int
+    median_skew_ns: int
+    p95_skew_ns: int
+    transfer_ns: int
+    algorithm_bytes_per_s: int | None
+    bus_bytes_per_s: int | None
+
+
+@dataclass(frozen=True)
 class CollectiveGroup:
     """All matched collectives of a kind in a process group.
 
@@ -84,6 +114,8 @@ class CollectiveGroup:
         transfer_ns: Sum over its collectives of the time from then to the end on all ranks.
         bus_bytes_per_s: Bus bandwidth as nccl-tests defines it, or None without sizes.
         last: The ranks that were last by more than the clocks' error, most often first.
+        n_hosts: On how many machines its recorded ranks are, or None where that was not recorded.
+        sizes: Its collectives by type and size, those with the longest transfers first; at most 50.
     """
 
     group: str
@@ -95,6 +127,8 @@ class CollectiveGroup:
     transfer_ns: int
     bus_bytes_per_s: int | None
     last: tuple[LastRank, ...]
+    n_hosts: int | None = None
+    sizes: tuple[CollectiveSize, ...] = ()
 
 
 @dataclass(frozen=True)

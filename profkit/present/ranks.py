@@ -22,7 +22,11 @@ from profkit.present.document import (
     one_line,
 )
 from profkit.present.renderer import ReadersOptions
-from profkit.present.tables.rank_tables import define_collectives, define_ranks
+from profkit.present.tables.rank_tables import (
+    define_collective_sizes,
+    define_collectives,
+    define_ranks,
+)
 from profkit.present.tables.screen import lay_out_table
 from profkit.units import format_count, format_ns, format_share
 
@@ -173,6 +177,10 @@ def job_sections(report: Report, options: ReadersOptions) -> Iterator[DocumentSe
         return
     yield _build_ranks(report, options)
     yield _build_collectives(report, report.collectives, options)
+    sizes = define_collective_sizes(report)
+    if options.verbose and sizes.items:
+        columns, rows = lay_out_table(sizes, sizes.items)
+        yield DocumentSection(sizes.title, (TableBlock(columns, tuple(map(TableRow, rows))),))
 
 
 def _build_ranks(report: Report, options: ReadersOptions) -> DocumentSection:

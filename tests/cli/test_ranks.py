@@ -2,6 +2,8 @@
 
 import gzip
 import json
+import random
+import statistics
 import tarfile
 from pathlib import Path
 
@@ -72,6 +74,82 @@ def test_a_job_has_tables(job: Path) -> None:
     (row,) = collectives.rows
     named = dict(zip([column.name for column in collectives.columns], row, strict=True))
     assert (named["kind"], named["ranks"], named["last_rank"]) == ("all-reduce", "0 1", 1)
+
+
+def write_sizes(folder: Path, skews_ns: list[int]) -> Path:
+    """Write ranks with all-gathers of two sizes in turn, which rank 1 joins late by so much."""
+    folder.mkdir()
+    for rank in range(2):
+        builder = TraceBuilder(
+            head={
+                "distributedInfo": {"rank": rank, "world_size": 2},
+                "host_name": f"node{rank}",
+            }
+        )
+
+        for number, skew_ns in enumerate(skews_ns):
+            late_ns = rank * skew_ns
+            builder.compute("aten::add", 10_000 + late_ns)
+            ident = builder.call("LaunchKernel", 4_000)
+            builder.kernel(
+                "ncclDevKernel_AllGather_RING_LL",
+                2_000_000 - late_ns,
+                correlation=ident,
+                Seq=number,
+                dtype="BFloat16",
+                **{
+                    "Collective name": "_allgather_base",
+                    "In msg nelems": 1000 * (1 + number % 2),
+                    "Out msg nelems": 2000 * (1 + number % 2),
+                    "Group size": 2,
+                    "Process Group Name": "0",
+                    "Process Group Ranks": "[0, 1]",
+                },
+            )
+            builder.item()
+
+        builder.write(folder / f"rank{rank}.pt.trace.json")
+    return folder
+
+
+def test_collectives_are_told_by_type_and_size(tmp_path: Path) -> None:
+    draw = random.Random(3)  # noqa: S311
+    skews_ns = [draw.randrange(1_000, 1_000_000) for _ in range(60)]
+    report = analyze(write_sizes(tmp_path / "job", skews_ns))
+    exported = table(report, "collective_sizes")
+    names = [column.name for column in exported.columns]
+    rows = {
+        row["message_bytes"]: row
+        for row in (dict(zip(names, row, strict=True)) for row in exported.rows)
+    }
+
+    assert {row["element_type"] for row in rows.values()} == {"BFloat16"}
+    assert {row["n_hosts"] for row in rows.values()} == {2}
+
+    for parity in range(2):
+        # The size of an all-gather is that of its output, in two bytes for each element.
+        n_bytes = 2 * 2000 * (1 + parity)
+        own_ns = sorted(skews_ns[parity::2])
+        transfers_ns = sum(2_000_000 - skew_ns for skew_ns in own_ns)
+        row = rows[n_bytes]
+        assert row["n"] == 30
+        assert row["mean_skew_ns"] == pytest.approx(statistics.mean(own_ns), abs=1)
+        assert row["median_skew_ns"] == statistics.median_low(own_ns)
+        # Of 30 the 29th: one may be longer.
+        assert row["p95_skew_ns"] == own_ns[28]
+        assert row["transfer_ns"] == transfers_ns
+        rate = 30 * n_bytes / (transfers_ns / 1e9)
+        assert row["n_algorithm_bytes_per_s"] == pytest.approx(rate, abs=1)
+        assert row["n_bus_bytes_per_s"] == pytest.approx(rate / 2, abs=1)
+
+
+def test_sizes_are_in_the_long_report(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["analyze", str(job)]) == 0
+    assert "Collectives by size" not in capsys.readouterr().out
+    assert main(["analyze", str(job), "-v"]) == 0
+    text = capsys.readouterr().out
+    (row,) = [line for line in text.splitlines() if "4.00 MiB" in line and "all-reduce" in line]
+    assert row.split()[-1] == "Float"
 
 
 def test_other_traces_and_later_windows_are_reports_of_their_own(

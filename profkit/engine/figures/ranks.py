@@ -1,5 +1,6 @@
 """The figures of a report on the ranks of a job."""
 
+import math
 from collections import Counter, defaultdict
 from typing import Final
 
@@ -9,10 +10,12 @@ from profkit.engine.job_context import JobContext
 from profkit.index.distinct import distinct
 from profkit.index.intervals import covered_within, subtract, union
 from profkit.index.ranks.delays import Delays
+from profkit.index.ranks.job_calls import NO_TEXT
 from profkit.index.ranks.matching import Matches, Unmatched, number_rows
-from profkit.model.events import MISSING
+from profkit.model.events import MISSING, Float64s, Int64s, Rows
 from profkit.model.job import (
     CollectiveGroup,
+    CollectiveSize,
     CollectivesSummary,
     LastRank,
     RankSummary,
@@ -27,6 +30,9 @@ _REASONS: Final[dict[Unmatched, UnmatchedReason]] = {
     Unmatched.ENDS_APART: "ends-apart",
     Unmatched.UNKNOWN_PEER: "unknown-peer",
 }
+_MOST_SKEWS: Final = 0.95
+_MAX_SIZES: Final = 50
+"""Sizes of an all-to-all may differ each time."""
 _COMPUTING: Final = ("compute", "operators", "backward", "optimizer")
 
 
@@ -135,14 +141,7 @@ def _summarize_groups(matches: Matches, delays: Delays) -> list[CollectiveGroup]
         group = calls.groups[calls.group[leader[members[0]]]]
 
         group_ranks = distinct(calls.member[matches.calls_of(members)])
-        transfer = delays.transfer_ns[members]
-        has_size = ~np.isnan(delays.bus_bytes[members]) & (transfer > 0)
-        speed = None
-        if has_size.any():
-            speed = round(
-                delays.bus_bytes[members][has_size].sum() / (transfer[has_size].sum() / 1e9)
-            )
-
+        hosts = {calls.ranks[i].host for i in group_ranks.tolist()}
         groups.append(
             CollectiveGroup(
                 group=group.name,
@@ -151,12 +150,58 @@ def _summarize_groups(matches: Matches, delays: Delays) -> list[CollectiveGroup]
                 kind=calls.kinds[kinds[members[0]]],
                 n=len(members),
                 wait_ns=round(wait[members].sum()),
-                transfer_ns=int(transfer.sum()),
-                bus_bytes_per_s=speed,
+                transfer_ns=int(delays.transfer_ns[members].sum()),
+                bus_bytes_per_s=_rate(delays.bus_bytes[members], delays.transfer_ns[members]),
                 last=_last(matches, delays, members[delays.is_certain[members]]),
+                n_hosts=None if None in hosts else len(hosts),
+                sizes=_summarize_sizes(matches, delays, members),
             )
         )
     return sorted(groups, key=lambda row: (-row.wait_ns, row.group, row.kind, row.ranks))
+
+
+def _summarize_sizes(
+    matches: Matches, delays: Delays, collectives: Rows
+) -> tuple[CollectiveSize, ...]:
+    """Summarize some collectives by type and size."""
+    calls = matches.calls
+    element_type = calls.element_type[delays.last[collectives]]
+    message_bytes = delays.message_bytes[collectives]
+    number = number_rows([element_type, np.nan_to_num(message_bytes, nan=-1.0)])
+    by_size = np.argsort(number, kind="stable")
+    begins = np.flatnonzero(np.diff(number[by_size], prepend=-1))
+
+    sizes = []
+    for places in np.split(by_size, begins[1:]):
+        members = collectives[places]
+        skews_ns = np.sort(delays.skew_ns[members])
+        transfers_ns = delays.transfer_ns[members]
+        n, n_bytes = len(members), message_bytes[places[0]]
+        type_number = int(element_type[places[0]])
+
+        sizes.append(
+            CollectiveSize(
+                element_type="" if type_number == NO_TEXT else calls.element_types[type_number],
+                message_bytes=None if np.isnan(n_bytes) else int(n_bytes),
+                n=n,
+                mean_skew_ns=round(skews_ns.mean()),
+                median_skew_ns=int(skews_ns[(n - 1) // 2]),
+                p95_skew_ns=int(skews_ns[math.ceil(_MOST_SKEWS * n) - 1]),
+                transfer_ns=int(transfers_ns.sum()),
+                algorithm_bytes_per_s=_rate(delays.message_bytes[members], transfers_ns),
+                bus_bytes_per_s=_rate(delays.bus_bytes[members], transfers_ns),
+            )
+        )
+    sizes.sort(key=lambda size: (-size.transfer_ns, size.element_type, size.message_bytes or 0))
+    return tuple(sizes[:_MAX_SIZES])
+
+
+def _rate(n_bytes: Float64s, times_ns: Int64s) -> int | None:
+    """Compute bytes per second of those collectives whose size is known; None without any."""
+    is_known = ~np.isnan(n_bytes) & (times_ns > 0)
+    if not is_known.any():
+        return None
+    return round(n_bytes[is_known].sum() / (times_ns[is_known].sum() / 1e9))
 
 
 def _last(

@@ -3,6 +3,7 @@
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 
 from profkit.dataclass import dataclass
 from profkit.index.columns import build_empty
@@ -31,9 +32,11 @@ class Delays:
         delay_ns: How much later it started than the median of the other ranks. Shape ``(m,)``.
         is_certain: Whether the delay exceeds the error of the clocks. Shape ``(m,)``.
         why: Why it was late, as in :class:`~profkit.model.job.LastRank`; ``m`` of them.
-        bus_bytes: What each rank's link has to move at least, the same for all algorithms; NaN
-            where sizes are not recorded. Divided by the transfer it is the bus bandwidth of
-            nccl-tests (doc/PERFORMANCE.md). Shape ``(m,)``.
+        skew_ns: From the start on the first rank to the start on the last. Shape ``(m,)``.
+        message_bytes: Size of the message as nccl-tests defines it, NaN where it is not recorded:
+            of an all-gather the output, of all other kinds the input. Shape ``(m,)``.
+        bus_factor: By which share of it each rank's link has to move at least, the same for all
+            algorithms. Shape ``(m,)``.
     """
 
     wait_ns: Int64s
@@ -42,7 +45,17 @@ class Delays:
     delay_ns: Int64s
     is_certain: Mask
     why: tuple[Lateness, ...]
-    bus_bytes: Float64s
+    skew_ns: Int64s
+    message_bytes: Float64s
+    bus_factor: Float64s
+
+    @property
+    def bus_bytes(self) -> Float64s:
+        """Return what each rank's link has to move at least, NaN without sizes. Shape ``(m,)``.
+
+        Divided by the transfer it is the bus bandwidth of nccl-tests (doc/PERFORMANCE.md).
+        """
+        return self.message_bytes * self.bus_factor
 
 
 def find_delays(matches: Matches, computed_ns: Int64s | None = None) -> Delays:
@@ -62,14 +75,18 @@ def find_delays(matches: Matches, computed_ns: Int64s | None = None) -> Delays:
     # Calls on one clock have no error of the clocks.
     is_one_clock = np.maximum.reduceat(clock, first) == np.minimum.reduceat(clock, first)
 
+    starts = matches.start_ns[rows]
+    kind = np.array(calls.kinds)[calls.kind[last]]
     return Delays(
-        wait,
-        transfer,
-        last,
-        delay,
-        delay > np.where(is_one_clock, 0, error),
-        _explain(matches, last, delay, _measure_extra_compute(matches, last, computed_ns)),
-        _compute_bus_bytes(matches, last, matches.sizes),
+        wait_ns=wait,
+        transfer_ns=transfer,
+        last=last,
+        delay_ns=delay,
+        is_certain=delay > np.where(is_one_clock, 0, error),
+        why=_explain(matches, last, delay, _measure_extra_compute(matches, last, computed_ns)),
+        skew_ns=np.maximum.reduceat(starts, first) - np.minimum.reduceat(starts, first),
+        message_bytes=_compute_message_bytes(matches, last, kind == "all-gather"),
+        bus_factor=_compute_bus_factors(matches, last, kind),
     )
 
 
@@ -175,26 +192,26 @@ def _find_origins(matches: Matches, last: Rows) -> Rows:
     return origins
 
 
-def _compute_bus_bytes(matches: Matches, last: Rows, sizes: Rows) -> Float64s:
-    """Compute ``bus_bytes`` of :class:`Delays`.
+def _compute_message_bytes(matches: Matches, last: Rows, is_gather: Mask) -> Float64s:
+    """Compute ``message_bytes`` of :class:`Delays` by the sizes that the last rank recorded.
 
-    Source: nccl-tests, doc/PERFORMANCE.md, for the factors. The size of an all-gather is the size
-    of its output, and of all other kinds the size of the input.
+    Args:
+        is_gather: Which collectives are all-gathers. Shape ``(m,)``.
     """
     calls = matches.calls
-
-    kind = np.array(calls.kinds)[calls.kind[last]]
-    n_in, n_out = calls.column("n_in")[last], calls.column("n_out")[last]
-    count = np.where(kind == "all-gather", n_out, n_in)
+    count = np.where(is_gather, calls.column("n_out")[last], calls.column("n_in")[last])
 
     widths = [ELEMENT_BYTES.get(name, 0) for name in calls.element_types]
     width = np.array([*widths, 0], dtype=np.float64)[calls.element_type[last]]
+    return np.where((count != MISSING) & (width > 0), count * width, np.nan)
 
+
+def _compute_bus_factors(matches: Matches, last: Rows, kind: npt.NDArray[np.str_]) -> Float64s:
+    """Compute ``bus_factor`` of :class:`Delays`. Source: nccl-tests, doc/PERFORMANCE.md."""
+    calls = matches.calls
     n_ranks = np.array([group.size or 0 for group in calls.groups])[calls.group[last]]
-    n_ranks = np.maximum(n_ranks, sizes)
+    n_ranks = np.maximum(n_ranks, matches.sizes)
     peer_share = (n_ranks - 1) / n_ranks
-    is_partial = np.isin(kind, ("all-gather", "reduce-scatter", "all-to-all"))
-    factor = np.select([kind == "all-reduce", is_partial], [2 * peer_share, peer_share], 1.0)
 
-    is_known = (count != MISSING) & (width > 0)
-    return np.where(is_known, factor * np.where(is_known, count, 0) * width, np.nan)
+    is_partial = np.isin(kind, ("all-gather", "reduce-scatter", "all-to-all"))
+    return np.select([kind == "all-reduce", is_partial], [2 * peer_share, peer_share], 1.0)

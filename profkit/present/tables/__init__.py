@@ -25,7 +25,11 @@ from profkit.present.tables.memory_tables import (
     define_memory_timeline,
 )
 from profkit.present.tables.path_tables import define_path_names, define_path_parts
-from profkit.present.tables.rank_tables import define_collectives, define_ranks
+from profkit.present.tables.rank_tables import (
+    define_collective_sizes,
+    define_collectives,
+    define_ranks,
+)
 from profkit.present.tables.step_tables import define_flops, define_step_parts, define_steps
 from profkit.present.tables.work_tables import (
     define_categories,
@@ -54,6 +58,7 @@ DEFINITIONS: Final[dict[str, Callable[[Report], Table]]] = {
     "flops": define_flops,
     "ranks": define_ranks,
     "collectives": define_collectives,
+    "collective_sizes": define_collective_sizes,
     "regions": define_regions,
     "syncs": define_syncs,
     "sync_sites": define_sync_sites,

@@ -1,11 +1,11 @@
 """The ranks of a job, and the collectives between them."""
 
-from typing import Final
+from typing import Final, NamedTuple
 
 from profkit.dataclass import replace
 from profkit.engine.wording import rank_list
 from profkit.index.ranks.calls import POINT_TO_POINT
-from profkit.model.job import CollectiveGroup, LastRank, Lateness, RankSummary
+from profkit.model.job import CollectiveGroup, CollectiveSize, LastRank, Lateness, RankSummary
 from profkit.model.report import Report
 from profkit.names import short_path
 from profkit.present.tables.definition import Column, Table
@@ -15,8 +15,21 @@ WHY_LATE: Final[dict[Lateness, str]] = {
     "host": "host is late", "data": "waits for data", "compute": "computes longer", "unknown": "",
 }  # fmt: skip
 """Why a rank is the last, in tables."""
+_GIGA: Final = 1e9
 _N_OF_PAIR: Final = 2
 """A send and its receive."""
+
+
+class _SizeRow(NamedTuple):
+    """The collectives of one type and size, and the group that they are of."""
+
+    group: CollectiveGroup
+    size: CollectiveSize
+
+
+def _giga(rate: float | None) -> float | None:
+    """Return bytes per second in GB/s."""
+    return None if rate is None else rate / _GIGA
 
 
 def _mean_late_ns(rank: RankSummary) -> int:
@@ -94,7 +107,7 @@ _GROUP_COLUMNS: Final = (
     Column("count", "n_bus_bytes_per_s", value="bus_bytes_per_s"),
     Column(
         "number", "", "bus GB/s", "bus bandwidth as nccl-tests defines it",
-        value=lambda group: None if group.bus_bytes_per_s is None else group.bus_bytes_per_s / 1e9,
+        value=lambda group: _giga(group.bus_bytes_per_s),
     ),
     Column(
         "tally", "", "often last", "the rank that was last in most, and in how many",
@@ -110,7 +123,45 @@ _GROUP_COLUMNS: Final = (
     Column(
         "text", "", "why", value=lambda group: WHY_LATE[group.last[0].why] if group.last else ""
     ),
+    Column("count", "n_hosts"),
     Column("text", screen="ranks", value=lambda group: f"ranks {rank_list(group.ranks)}"),
+)  # fmt: skip
+_SIZE_COLUMNS: Final = (
+    Column(
+        "text", screen="collective",
+        value=lambda row: " · ".join(filter(None, (row.group.kind, _group_name(row.group)))),
+    ),
+    Column("name", "kind", "collective", screen="", value="group.kind"),
+    Column("text", "group", value="group.group"),
+    Column("name", "", "group", screen="", value=lambda row: _group_name(row.group)),
+    Column("text", "description", value="group.description"),
+    Column("text", "ranks", value=lambda row: " ".join(map(str, row.group.ranks))),
+    Column("text", "", "ranks", screen="", value=lambda row: rank_list(row.group.ranks)),
+    Column("count", "n_hosts", value="group.n_hosts"),
+    Column("name", "element_type", "type", value="size.element_type"),
+    Column("bytes", "message_bytes", "size", value="size.message_bytes"),
+    Column("count", "n", "number", "matched collectives", screen="n", value="size.n"),
+    Column(
+        "ns", "mean_skew_ns", "skew", "from the first rank's start to the last one's, mean",
+        value="size.mean_skew_ns",
+    ),
+    Column("ns", "median_skew_ns", "median", "of the skew", value="size.median_skew_ns"),
+    Column("ns", "p95_skew_ns", "p95", "of the skew", value="size.p95_skew_ns"),
+    Column("ns", "transfer_ns", value="size.transfer_ns"),
+    Column(
+        "ns", "", "transfer", "mean, from the last rank's start to the end on all",
+        value=lambda row: row.size.transfer_ns // max(1, row.size.n),
+    ),
+    Column("count", "n_algorithm_bytes_per_s", value="size.algorithm_bytes_per_s"),
+    Column(
+        "number", "", "algorithm GB/s", "size divided by transfer", screen="GB/s",
+        value=lambda row: _giga(row.size.algorithm_bytes_per_s),
+    ),
+    Column("count", "n_bus_bytes_per_s", value="size.bus_bytes_per_s"),
+    Column(
+        "number", "", "bus GB/s", "bus bandwidth as nccl-tests defines it",
+        value=lambda row: _giga(row.size.bus_bytes_per_s),
+    ),
 )  # fmt: skip
 
 
@@ -163,3 +214,11 @@ def define_collectives(report: Report) -> Table:
         exported="kind group description ranks last_why n wait_ns transfer_ns n_bus_bytes_per_s "
         "last_rank n_last",
     )
+
+
+def define_collective_sizes(report: Report) -> Table:
+    """Define the table of the collectives of each kind, group, type and size."""
+    groups = () if report.collectives is None else report.collectives.groups
+    rows = [_SizeRow(group, size) for group in groups for size in group.sizes]
+    rows.sort(key=lambda row: -row.size.transfer_ns)
+    return Table("collective_sizes", "Collectives by size", _SIZE_COLUMNS, tuple(rows))

@@ -7,7 +7,11 @@ from profkit.model.report import Report
 from profkit.present.rank_timeline import MAX_RANKS, rank_timeline, step_ranges
 from profkit.present.ranks import matched_text, unmatched_texts
 from profkit.present.step_heat import BOUNDS, HeatMap, build_step_heat
-from profkit.present.tables.rank_tables import define_collectives, define_ranks
+from profkit.present.tables.rank_tables import (
+    define_collective_sizes,
+    define_collectives,
+    define_ranks,
+)
 from profkit.renderers.html._options import Options
 from profkit.renderers.html._section import Section, fill
 from profkit.renderers.html._table import TABLE_SCRIPT, build_table, cell, table_data
@@ -41,6 +45,7 @@ def build_section(report: Report, options: Options) -> Section | None:
         for table in (
             build_table(define_ranks(report), id="ranks-table", caption="All ranks"),
             build_table(define_collectives(report)),
+            build_table(define_collective_sizes(report)),
         )
         if table.rows
     ]

@@ -72,7 +72,11 @@ def test_the_function_that_takes_the_time_is_found() -> None:
     # On a busy machine a sample of torch's own code may stand for as long as all others.
     in_function.pop(("", ""), None)
     assert max(in_function, key=in_function.__getitem__) == (Path(__file__).name, "augment")
-    assert sum(function.ns for function in samples.functions) <= samples.fetching_ns <= samples.sampled_ns
+    assert (
+        sum(function.ns for function in samples.functions)
+        <= samples.fetching_ns
+        <= samples.sampled_ns
+    )
 
 
 def test_workers_of_later_epochs_are_added() -> None:
