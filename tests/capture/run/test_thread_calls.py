@@ -72,7 +72,7 @@ def monitored(folder: Path, source: str, *arguments: str) -> LiveMemory:
 def test_growth_of_a_service_has_its_holder(tmp_path: Path, kind: str) -> None:
     live = monitored(tmp_path, SERVICE, "leaks", kind)
     (leak,) = live.leaks
-    # Three calls are in flight at each scan: their tensors are kept and they not counted, or neither.
+    # At each scan three calls are in flight, whose tensors may be kept before they are counted.
     assert leak.per_step_bytes == pytest.approx(16 * 64 * 4, rel=0.3)
     assert "".join(leak.chains[0].parts).startswith("__main__.KEPT")
     # The call that each thread is in when a sample is taken may not be counted.
