@@ -201,7 +201,7 @@ def _rate(n_bytes: Float64s, times_ns: Int64s) -> int | None:
     is_known = ~np.isnan(n_bytes) & (times_ns > 0)
     if not is_known.any():
         return None
-    return round(n_bytes[is_known].sum() / (times_ns[is_known].sum() / 1e9))
+    return round(float(n_bytes[is_known].sum()) / (float(times_ns[is_known].sum()) / 1e9))
 
 
 def _last(
