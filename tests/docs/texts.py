@@ -24,13 +24,13 @@ _CODE = re.compile(
     re.DOTALL,
 )
 _PROSE_FILES = (".md", ".j2", ".js", ".html")
-_WORDS = re.compile(
-    "|".join(
-        rf"(?<![\w.-]){re.escape(word)}(?![\w-])" if word[0].isalpha() else re.escape(word)
-        for word in sorted(NOT_USED, key=len, reverse=True)
-    ),
-    re.IGNORECASE,
+_LONGEST_FIRST = sorted(NOT_USED, key=len, reverse=True)
+_NAMES, _SIGNS = (
+    "|".join(re.escape(word) for word in _LONGEST_FIRST if word[0].isalpha() is is_name)
+    for is_name in (True, False)
 )
+# What may stand before a word is asked once at each place, not once for each word.
+_WORDS = re.compile(rf"(?<![\w.-])(?:{_NAMES})(?![\w-])|{_SIGNS or '(?!)'}", re.IGNORECASE)
 
 
 def files(paths: Iterable[str] = ("profkit", "docs", "examples", ".")) -> Iterator[Path]:
