@@ -6,6 +6,7 @@
 # make site      the documentation site, build/site  make pictures  take docs/images again, in a browser
 # make test-programs  programs that use other libraries, bare and watched; installs .venv-programs
 # make chaos     programs of all kinds with random signals, bare and watched: none may break; RUNS=16
+# make jobs      distributed jobs with a planted fault each: is the rank named, and its line; ARGS=ddp2
 # make test-versions  the fast tests on torch 2.6 to 2.14, lowest to newest packages; installs build/versions
 # make leaks     run every program of examples/leaks, not some of them
 # make gpu-test  on a machine with an NVIDIA GPU: the tests that need one, then record examples/gpu
@@ -50,7 +51,7 @@ SARIF  := build/sarif/package/lib/schemas/sarif-2.1.0-rtm.5.json
 # Tests start hundreds of programs: each takes the bytecode that the first has written.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: release test test-all test-programs test-versions chaos coverage site gpu-test gpu-once leaks lint format demo bench truth docs pictures fuzz pins clean install
+.PHONY: release test test-all test-programs test-versions chaos jobs coverage site gpu-test gpu-once leaks lint format demo bench truth docs pictures fuzz pins clean install
 
 test: lint
 	$(BIN)/pytest -n $(JOBS) --dist loadfile -m 'not slow' --durations 20 $(ARGS)
@@ -106,6 +107,10 @@ $(PROGRAMS_VENV)/.pinned: requirements/dev.txt requirements/programs.txt
 chaos: JOBS := 1
 chaos: install
 	$(BIN)/python -m tests.chaos --runs $(RUNS) --seed $(SEED) --jobs $(JOBS) $(ARGS) $(PROGRAMS)
+
+# Half a minute for each job. ARGS="--busy 6 ddp2/moving" runs one beside six busy processes.
+jobs: install
+	$(BIN)/python -m tests.jobs $(ARGS)
 
 # Installs some GB for each version: torch from PyPI has CUDA. Versions of Python that this machine
 # does not have are left out.

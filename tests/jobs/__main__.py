@@ -1,0 +1,145 @@
+"""Runs distributed jobs with planted faults under ``profkit run``, and prints what was found.
+
+``python -m tests.jobs`` runs all of them, ``python -m tests.jobs ddp2/moving tp2`` some, and
+``--busy 6`` beside so many processes that compute. A job takes about half a minute on two cores;
+the exit code is 1 if any verdict is wrong.
+"""
+
+import argparse
+import json
+import linecache
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+PROGRAM: Final = Path(__file__).with_name("program.py")
+ROOT: Final = PROGRAM.parents[2]
+TIMEOUT_S: Final = 180
+JUDGES: Final = ("COM003", "COM004", "COM005", "COM012")
+"""Rules that blame ranks."""
+
+
+class Expected(NamedTuple):
+    """What has to be found of a fault.
+
+    Attributes:
+        rule: The only one of :data:`JUDGES` that may report, or empty.
+        ranks: The ranks that it names; empty for any.
+        code: Exit code of torchrun.
+        line: What the source line of its first location contains; empty for any.
+    """
+
+    rule: str = ""
+    ranks: tuple[int, ...] = ()
+    code: int = 0
+    line: str = ""
+
+
+FAULTS: Final = {
+    "balanced": Expected(),
+    "compute5": Expected("COM004", (1,), line="weights @ weights"),
+    "compute50": Expected("COM004", (1,), line="weights @ weights"),
+    "sleep5": Expected("COM004", (1,), line="time.sleep(2e-3)"),
+    "sleep50": Expected("COM004", (1,), line="time.sleep(15e-3)"),
+    "python50": Expected("COM004", (1,), line="i * i"),
+    "data": Expected("COM004", (1,), line="time.sleep(20e-3 / BATCH)"),
+    "hook": Expected("COM004", (1,), line="weights @ weights"),
+    "metrics": Expected("COM004", (0,), line="ordered"),
+    "moving": Expected("COM004"),
+    "uneven": Expected("COM005"),
+    "stage": Expected("COM005", (1,)),
+    "crash": Expected("COM012", (1,), 1, line='raise ValueError("bad batch")'),
+    "exit": Expected("COM012", (1,), 1, line="sys.exit(3)"),
+    "kill": Expected("COM012", (1,), 1),
+    "oom": Expected("COM012", (1,), 1, line="torch.empty(1 << 45)"),
+    "mismatch": Expected("COM003", code=1, line="dist.all_reduce(torch.ones(7))"),
+}
+SOME: Final = ("balanced", "compute50", "sleep50", "crash", "kill")
+OF_PIPELINES: Final = ("balanced", "sleep50", "hook", "stage", "crash")
+ALL: Final = tuple(fault for fault in FAULTS if fault != "stage")
+JOBS: Final = {
+    "ddp2": ALL,
+    "ddp4": ALL,
+    "fsdp22": SOME,
+    "fsdp24": SOME,
+    "tp2": SOME,
+    "1f1b2": OF_PIPELINES,
+    "1f1b4": OF_PIPELINES,
+    "gpipe2": OF_PIPELINES,
+}
+
+
+def run_job(name: str, fault: str, folder: Path) -> tuple[int, dict[str, Any]]:
+    """Run a job, and return its exit code and the report; empty without one."""
+    report = folder / "report.json"
+    words = ["-m", "profkit", "run", "--json", str(report), "torchrun", "--nproc_per_node"]
+    with (folder / "err").open("wb") as errors:
+        ended = subprocess.run(
+            [sys.executable, *words, name[-1], str(PROGRAM), name[:-1], fault],
+            cwd=folder,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            stdout=errors,
+            stderr=errors,
+            timeout=TIMEOUT_S,
+            check=False,
+        )
+    return ended.returncode, json.loads(report.read_text()) if report.exists() else {}
+
+
+def judge(fault: str, code: int, report: dict[str, Any]) -> tuple[bool, str]:
+    """Return whether the verdict on a job is right, and what it is."""
+    expected = FAULTS[fault]
+    verdicts = [finding for finding in report.get("findings", ()) if finding["rule"] in JUDGES]
+    is_right = [finding["rule"] for finding in verdicts] == [expected.rule] * bool(expected.rule)
+    if is_right and expected.ranks:
+        is_right = tuple(verdicts[0]["ranks"]) == expected.ranks
+    line = find_line(verdicts[0]) if verdicts else ""
+    is_right &= expected.line in line and code == expected.code and bool(report)
+    told = " ".join(finding["message"] for finding in verdicts) or "silent"
+    return is_right, f"exit {code}: {told} [{line}]"
+
+
+def find_line(finding: dict[str, Any]) -> str:
+    """Return the source line of the first location of a finding, empty where it has none."""
+    for location in finding["locations"][:1]:
+        if location["file"] and location["file"].endswith(PROGRAM.name):
+            return linecache.getline(str(PROGRAM), location["line"]).strip()
+    return ""
+
+
+def select_jobs(wanted: list[str]) -> Iterator[tuple[str, str]]:
+    """Yield the jobs whose name is or begins with one of some words; all without words."""
+    for name, faults in JOBS.items():
+        for fault in faults:
+            if not wanted or {name, f"{name}/{fault}"} & {*wanted}:
+                yield name, fault
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("jobs", nargs="*")
+    parser.add_argument("--busy", type=int, default=0, metavar="N")
+    arguments = parser.parse_args()
+
+    disturbing = [
+        subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(arguments.busy)
+    ]
+    n_wrong = 0
+    try:
+        for name, fault in select_jobs(arguments.jobs):
+            with tempfile.TemporaryDirectory() as folder:
+                is_right, told = judge(fault, *run_job(name, fault, Path(folder)))
+            n_wrong += not is_right
+            print(f"| {name} | {fault} | {'right' if is_right else 'WRONG'} | {told} |", flush=True)
+    finally:
+        for process in disturbing:
+            process.kill()
+    return min(n_wrong, 1)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
