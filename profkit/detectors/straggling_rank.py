@@ -179,7 +179,7 @@ def _build_moving(job: JobContext, turns: list[Turn], waited_ns: float) -> Findi
     # The recorded steps show what one of them does in its turn.
     extra = next(
         (
-            find_extra_time(job, part.rank, least_ns)
+            find_extra_time(job, part.rank, least_ns, alone=True)
             for part in turns
             if job.has_recorded(part.rank, part.first, part.last)
         ),
@@ -262,9 +262,9 @@ def _build_finding(
     number, host, delays = job.ranks[rank].rank, job.ranks[rank].host, job.delays
     report = job.ranks[rank].report
     run = job.run_lateness
-    why = _explain(job, last) if run is None else _explain_run(job, run, rank)
     n_steps = max(1, job.replay.n_steps)
     extra = find_extra_time(job, rank, _MIN_EXPLAINED * saving_ns / n_steps)
+    why = _explain(job, last) if run is None else _explain_run(job, run, rank, extra)
 
     return INFO.finding(
         confidence="high" if job.replay.n_steps > 1 else "medium",
@@ -296,15 +296,20 @@ def _explain(job: JobContext, last: list[int]) -> Lateness:
     return delay_ns.most_common(1)[0][0]
 
 
-def _explain_run(job: JobContext, run: RunLateness, rank: int) -> Lateness:
-    """Return the cause of most of the time by which a rank is late in its usual step."""
+def _explain_run(job: JobContext, run: RunLateness, rank: int, extra: PlaceTime | None) -> Lateness:
+    """Return the cause of most of the time by which a rank is late in its usual step.
+
+    Args:
+        extra: The place where it takes longer, if one is known.
+    """
     data_ns = [
         float(np.mean([step.data_wait_ns for step in report.report.summary.steps] or [0]))
         for report in job.ranks
     ]
     more_ns = data_ns[rank] - float(np.median(np.delete(data_ns, rank)))
     most_ns = run.usual_lateness_ns(rank) / 2
-    if more_ns >= most_ns:
+    # Waits are known of the few recorded steps alone, in which any rank may wait longer by chance.
+    if more_ns >= most_ns and (extra is None or extra.is_data):
         return "data"
     return "compute" if float(np.median(run.work_ns[rank])) >= most_ns else "host"
 

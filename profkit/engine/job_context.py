@@ -59,11 +59,13 @@ class PlaceTime:
         where: Such as `` at train.py:12`` or `` in `slow data` ``, with a leading space.
         ns: Per step.
         location: The source line, or None.
+        is_data: Whether it prepares batches, or waits for them.
     """
 
     where: str
     ns: int
     location: Location | None = None
+    is_data: bool = False
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 import statistics
 from typing import Final
 
+from profkit.dataclass import replace
 from profkit.engine.job_context import JobContext, PlaceTime
 from profkit.engine.wording import at
 from profkit.model.report import Report
@@ -10,11 +11,14 @@ from profkit.names import visible
 
 _ALONE: Final = 0.9
 """Part of the time of a place that the others lack, from which the rank is alone in it."""
+_STARVED: Final = "starved-by-loader"
 _MAX_PLACES: Final = 64
 """Places with the most time: what takes longer on a rank is among them."""
 
 
-def find_extra_time(job: JobContext, rank: int, least_ns: float) -> PlaceTime | None:
+def find_extra_time(
+    job: JobContext, rank: int, least_ns: float, *, alone: bool = False
+) -> PlaceTime | None:
     """Find the source line, else the region, that takes longer on a rank by at least so much.
 
     Findings with a line count with their cost, regions and lines with their time, lines of Python
@@ -23,12 +27,13 @@ def find_extra_time(job: JobContext, rank: int, least_ns: float) -> PlaceTime | 
     Args:
         rank: Its index.
         least_ns: The minimum per step.
+        alone: Whether the other ranks must spend no time there.
 
     Returns:
         The place, and by how much it takes longer than the median of the other ranks.
     """
     other_ranks = [
-        {place.where: place.ns for place in report.places}
+        {_key(place): place.ns for place in report.places}
         for i, report in enumerate(job.ranks)
         if i != rank
     ]
@@ -36,18 +41,27 @@ def find_extra_time(job: JobContext, rank: int, least_ns: float) -> PlaceTime | 
     slower = []
     for place in job.ranks[rank].places:
         # A rank without the place spends no time there.
-        usual_ns = round(statistics.median(times.get(place.where, 0) for times in other_ranks))
+        usual_ns = round(statistics.median(times.get(_key(place), 0) for times in other_ranks))
         if place.ns - usual_ns >= least_ns:
-            slower.append(PlaceTime(place.where, place.ns - usual_ns, place.location))
+            slower.append(replace(place, ns=place.ns - usual_ns))
 
     # A disturbed rank takes longer for all it does; what others do not do at all it does alone.
-    own_ns = {place.where: place.ns for place in job.ranks[rank].places}
+    own_ns = {_key(place): place.ns for place in job.ranks[rank].places}
 
-    def order(place: PlaceTime) -> tuple[bool, bool, int]:
-        is_alone = place.ns >= _ALONE * own_ns[place.where]
-        return place.location is not None, is_alone, place.ns
+    def is_alone(place: PlaceTime) -> bool:
+        return place.ns >= _ALONE * own_ns[_key(place)]
 
-    return max(slower, key=order, default=None)
+    return max(
+        (place for place in slower if is_alone(place) or not alone),
+        key=lambda place: (place.location is not None, is_alone(place), place.ns),
+        default=None,
+    )
+
+
+def _key(place: PlaceTime) -> object:
+    """Return what is the same on all ranks: samples alone know the function of a line."""
+    where = place.location
+    return place.where if where is None or where.line is None else (where.file, where.line)
 
 
 def list_place_times(report: Report) -> tuple[PlaceTime, ...]:
@@ -80,12 +94,14 @@ def list_place_times(report: Report) -> tuple[PlaceTime, ...]:
     for finding in report.findings:
         # Waits for collectives are not the rank's own time.
         if finding.locations and finding.cost.ns and not finding.rule.startswith("COM"):
-            where = finding.locations[0]
-            places.append(PlaceTime(at(where), finding.cost.ns // n, where))
+            # The second location of a wait for a loader is the line in the data set that takes it.
+            where = finding.locations[:2][-1 if finding.name == _STARVED else 0]
+            is_data = finding.rule.startswith("DAT")
+            places.append(PlaceTime(at(where), finding.cost.ns // n, where, is_data))
 
-    # A place may be a line and have findings: its longest time counts.
-    longest: dict[str, PlaceTime] = {}
+    # A place may be a line and have samples and findings: its longest time counts.
+    longest: dict[object, PlaceTime] = {}
     for place in sorted(places, key=lambda place: -place.ns):
         if place.where:
-            longest.setdefault(place.where, place)
+            longest.setdefault(_key(place), place)
     return tuple(longest.values())[:_MAX_PLACES]
