@@ -98,7 +98,7 @@ from profkit.model.capture_info import (
     DeviceMismatch,
     HostThreads,
 )
-from profkit.model.change import ProgramChange, together
+from profkit.model.change import ProgramChange
 from profkit.model.events import (
     MISSING,
     NO_ROW,
@@ -130,7 +130,7 @@ __all__ = [  # noqa: RUF022  (in groups)
     "Context", "JobContext",
     # What detect yields.
     "Finding", "ProgramChange", "measure_saving", "measure_savings", "Cost", "Basis", "Confidence",
-    "Location", "together", "growth",
+    "Location", "growth",
     # Steps.
     "windows", "windows_ns", "in_windows", "find_rows", "launched_in_windows", "find_computing",
     "select_on_cpu", "waits_in_windows", "reaches_share", "busy_ns", "device_time",

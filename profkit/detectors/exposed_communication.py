@@ -10,10 +10,9 @@ What it finds:
 Why it matters:
     A collective that overlaps with computation costs almost nothing; an exposed one makes the step
     longer by all of its duration, and the more ranks, the longer. Collectives during which the
-    host had simply launched nothing else are left out, since shorter ones would not help, and so is
-    what unprefetched-gather reports. The cost is what the steps take less in a replay of the
-    recording in which the rest takes no time. It is an upper bound: to hide a collective, there
-    must be enough computation beside it.
+    host had simply launched nothing else are left out, since shorter ones would not help. The cost
+    is what the steps take less in a replay of the recording in which the others take no time. It is
+    an upper bound: to hide a collective, there must be enough computation beside it.
 
 How to fix it:
     Overlap the all-reduce of gradients with the backward pass, as ``DistributedDataParallel`` does;
@@ -60,7 +59,6 @@ from typing import Final
 
 import numpy as np
 
-from profkit.engine.families.collectives.gathers import find_late_gathers, without_overlapping
 from profkit.engine.families.collectives.messages import (
     DistributedProgram,
     describe_program,
@@ -106,7 +104,6 @@ from profkit.rule import (
     reaches_share,
     time_with_share,
     times_per_step,
-    together,
     windows,
 )
 
@@ -161,13 +158,8 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     # Copies of DataParallel between the GPUs of one process are reported by data-parallel.
     by_devices = None if len(data_parallel_calls(ctx.events, ctx.tree)) else find_device_waits(ctx)
     for waits in (by_devices, find_host_waits(ctx)):
-        if waits is None:
-            continue
-        # Gathers that start too late are reported by unprefetched-gather.
-        late = find_late_gathers(ctx, waits) if waits.device is not None else None
-        exposed, overlapping = without_overlapping(ctx, waits, late) if late else (waits, None)
-        if _is_frequent(ctx, exposed, thresholds):
-            yield _build_finding(ctx, exposed, overlapping, describe_program(ctx), thresholds)
+        if waits is not None and _is_frequent(ctx, waits, thresholds):
+            yield _build_finding(ctx, waits, describe_program(ctx), thresholds)
 
 
 def _is_frequent(ctx: Context, waits: CollectiveWaits, thresholds: Thresholds) -> bool:
@@ -189,17 +181,9 @@ def _find_copies(ctx: Context, waited: Intervals) -> Rows:
 
 
 def _build_finding(
-    ctx: Context,
-    waits: CollectiveWaits,
-    overlapping: ProgramChange | None,
-    program: DistributedProgram,
-    thresholds: Thresholds,
+    ctx: Context, waits: CollectiveWaits, program: DistributedProgram, thresholds: Thresholds
 ) -> Finding:
-    """Build the finding of exposed collectives, on a device or on host threads.
-
-    Args:
-        overlapping: The change to collectives that another rule reports in part.
-    """
+    """Build the finding of exposed collectives, on a device or on host threads."""
     sites = find_collective_sites(ctx, waits)
     exposed = waits.rows[waits.share_ns > 0]
     costliest = waits.rows[np.argsort(-waits.share_ns, kind="stable")]
@@ -214,13 +198,7 @@ def _build_finding(
         is_in_steps = inside(union(*ctx.replay.windows), ctx.events.ts_ns[waits.rows])
         change = ProgramChange(scaled=((waits.rows[is_in_steps].astype(np.intp), 0.0),))
 
-    # A collective that another rule reports in part is shortened here by the remainder only.
-    removed = change
-    if overlapping is not None:
-        partly = np.concatenate([rows for rows, _ in overlapping.scaled])
-        wholly = np.setdiff1d(change.scaled[0][0], partly)
-        removed = together((ProgramChange(scaled=((wholly, 0.0),)), overlapping))
-    cost = ctx.time_cost(removed, "upper-bound")
+    cost = ctx.time_cost(change, "upper-bound")
     is_costly = reaches_share(ctx, cost.ns, thresholds.warning_share)
 
     longest = _name_longest(sites, waits.waited.total_ns)

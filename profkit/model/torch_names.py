@@ -82,18 +82,6 @@ DISTRIBUTED_DATA_PARALLEL: Final = regex(
 )
 """Its forward, its reducer's operators, or the Python call of the module."""
 FULLY_SHARDED: Final = regex(r"^(FSDP::|FullyShardedDataParallel)")
-PARAMETER_GATHER: Final = regex(
-    r"^(FSDP::(all_gather|pre_forward|pre_backward|(forward|backward)_prefetch)(?!_copy)"
-    r"|FullyShardedDataParallel\._(pre_|root_pre_|post_backward_prefetch))"
-)
-"""FSDP's annotations around all-gathers of parameters. ``FullyShardedDataParallel.forward`` is
-around all that the module runs."""
-GATHERED_MODULE: Final = regex(r"^FSDP::\w+ (\((?P<own>[^)]+)\)|for (?P<other>\S+))")
-"""The module whose parameters FSDP2 gathers."""
-RATE_LIMITER: Final = regex(r"^FullyShardedDataParallel\.rate_limiter$")
-"""A wait of the host because of ``limit_all_gathers``."""
-ZERO_3: Final = regex(r"^P(re|ost)BackwardFunction(ForModule|Module)?$")
-"""Functions that DeepSpeed's ZeRO puts around each module if it partitions parameters."""
 
 COLLECTIVE: Final = regex(
     r"^(c10d|_c10d_functional|c10d_functional)::|^record_param_comms$|^symm_mem::\w*(reduce|gather)"

@@ -26,7 +26,8 @@ _LABELS: Final = {
     "data": "waiting for data",
     "python": "outside operators",
 }
-_UNKNOWN_EVENTS: Final = "unknown-events"
+_UNKNOWN_EVENTS: Final = "unknown_events"
+"""Evidence of odd-trace."""
 MIN_SAMPLES: Final = 10
 """Fewer samples of running threads name no function in the headline, nor on a screen of text."""
 MIN_SKEW: Final = 1.5
@@ -53,7 +54,7 @@ def device_noun(report: Report) -> str:
 def is_on_cpu(report: Report) -> bool:
     """Return whether all work is known to be on the CPU, and not only all recorded work."""
     # Events of unknown kinds may be work of a device.
-    has_unknown = any(fault.name == _UNKNOWN_EVENTS for fault in report.health)
+    has_unknown = any(_UNKNOWN_EVENTS in fault.evidence for fault in report.health)
     has_operators = any(DEVICE_OPERATOR.match(op.name) for op in report.summary.top_ops)
     breakdown, memory = report.summary.breakdown, report.summary.memory
     has_work = breakdown is not None and breakdown.on_device

@@ -1,4 +1,4 @@
-"""merged-processes reports a file that was joined from the traces of several ranks."""
+"""odd-trace reports a file that was joined from the traces of several ranks."""
 
 import json
 from collections.abc import Callable
@@ -9,7 +9,7 @@ from profkit.model.finding import Finding
 from profkit.model.report import Report
 from profkit.testing import TraceBuilder
 
-RULE = "merged-processes"
+RULE = "odd-trace"
 
 
 def merged(tmp_path: Path, *prefixes: str) -> Report:
@@ -29,7 +29,7 @@ def merged(tmp_path: Path, *prefixes: str) -> Report:
 
 def test_operators_of_two_processes_are_reported(tmp_path: Path) -> None:
     (finding,) = merged(tmp_path, "[TP00] ", "[TP01] ").health
-    assert (finding.rule, finding.severity, finding.n) == ("PRF012", "warning", 2)
+    assert (finding.rule, finding.severity, finding.n) == ("PRF006", "warning", 2)
     assert "`[TP00] " in finding.message
     assert "`[TP01] " in finding.message
 
@@ -41,10 +41,3 @@ def test_one_process_is_not_a_fault(
     b = TraceBuilder()
     b.compute("aten::mm", 5_000)
     assert found(b, RULE) == ()
-
-
-def test_it_is_skipped_without_operators(
-    analyzed: Callable[..., Report], device_alone: TraceBuilder
-) -> None:
-    (unchecked,) = analyzed(device_alone, RULE).unchecked
-    assert unchecked.rule == "PRF012"

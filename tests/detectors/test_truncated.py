@@ -1,4 +1,4 @@
-"""truncated reports an incomplete trace file, and how much was read."""
+"""odd-trace reports an incomplete trace file, and how much was read."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ from profkit.api import analyze
 from profkit.model.finding import Finding
 from profkit.testing import TraceBuilder
 
-RULE = "truncated"
+RULE = "odd-trace"
 
 
 def trace() -> bytes:

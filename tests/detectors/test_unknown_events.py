@@ -1,4 +1,4 @@
-"""unknown-events reports events that no figure has, such as those of another accelerator."""
+"""odd-trace reports events that no figure has, such as those of another accelerator."""
 
 import json
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from profkit.model.report import Report
 from profkit.present.diagnosis import headline
 from profkit.testing import TraceBuilder
 
-RULE = "unknown-events"
+RULE = "odd-trace"
 Entry = dict[str, Any]
 
 
@@ -61,7 +61,7 @@ def report(tmp_path: Path, events: list[Entry]) -> Report:
 
 def test_work_of_an_accelerator_in_another_form_is_reported(tmp_path: Path) -> None:
     (finding,) = report(tmp_path, build_events()).health
-    assert (finding.rule, finding.severity, finding.n) == ("PRF011", "warning", 5)
+    assert (finding.rule, finding.severity, finding.n) == ("PRF006", "warning", 5)
     assert finding.message == (
         "5 of 10 events (50%) are of kinds that profkit does not know, and are in no figure, such "
         "as those of `NPU Hardware`."
@@ -85,5 +85,5 @@ def test_kinetos_other_events_and_single_marks_are_not_a_fault(
         {**event, "cat": "cuda_profiler_range"} for event in build_events() if "cat" not in event
     ]
     assert report(tmp_path, [*build_events(device=False), *ranges]).health == ()
-    mark = {"ph": "X", "name": "mark", "pid": 9, "tid": 9, "ts": 1, "dur": 1}
+    mark = {"ph": "X", "name": "mark", "pid": 9, "tid": 9, "ts": 1_699_529_623_106_001, "dur": 1}
     assert report(tmp_path, [*build_events(device=False) * 50, mark]).health == ()

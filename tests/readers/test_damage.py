@@ -403,7 +403,7 @@ def test_a_second_list_of_events_is_not_read_and_reported(tmp_path: Path, text: 
     trace = load(path)
     assert len(trace.events) == 1
     assert trace.notes.n_unread_bytes > 2 * len(json.dumps(KERNEL))
-    (finding,) = analyze(path, select=["odd-events"], strict=True).health
+    (finding,) = analyze(path, select=["odd-trace"], strict=True).health
     assert finding.severity == "warning"
     assert "with a second list of events or another trace" in finding.message
 

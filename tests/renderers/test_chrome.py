@@ -206,7 +206,7 @@ def test_a_truncated_trace_is_completed(tmp_path: Path) -> None:
     path = tmp_path / "cut.json"
     path.write_bytes(whole[: len(whole) * 2 // 3])
     studied, product = exported(path)
-    assert [finding.rule for finding in studied.report.health] == ["PRF005", "PRF003"]
+    assert [finding.rule for finding in studied.report.health] == ["PRF006", "PRF003"]
     check(events_of(product))
     (tmp_path / "closed.json").write_bytes(product)
     closed = analyze(tmp_path / "closed.json")

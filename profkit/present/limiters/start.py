@@ -19,7 +19,8 @@ from profkit.units import format_ns, format_share
 
 _MIN_OTHER_STEPS: Final = 2
 """Of two steps the longer one may be the usual one."""
-_GRAPH_CAPTURE: Final = "graph-capture"
+_CAPTURED: Final = "captured_in_steps_ns"
+"""Evidence of cold-start."""
 
 
 def find_cold_starts(window: Window) -> Iterator[Candidate]:
@@ -82,6 +83,5 @@ def find_long_step(window: Window) -> Candidate | None:
 
 def find_captured_time(report: Report) -> int:
     """Return how many nanoseconds devices are idle because graphs are captured."""
-    fault = next((fault for fault in report.health if fault.name == _GRAPH_CAPTURE), None)
-    idle_ns = None if fault is None else fault.evidence.get("idle_in_steps_ns")
-    return idle_ns if isinstance(idle_ns, int) else 0
+    times_ns = (fault.evidence.get(_CAPTURED) for fault in report.health)
+    return next((time_ns for time_ns in times_ns if isinstance(time_ns, int)), 0)

@@ -1,4 +1,4 @@
-"""odd-events reports invalid events, which are skipped."""
+"""odd-trace reports invalid events, which are skipped."""
 
 import json
 from pathlib import Path
@@ -10,7 +10,7 @@ from profkit.api import analyze
 from profkit.model.report import Report
 from profkit.testing import TraceBuilder
 
-RULE = "odd-events"
+RULE = "odd-trace"
 
 
 def report(tmp_path: Path, *more: Any) -> Report:  # noqa: ANN401  (whatever a file may hold)
