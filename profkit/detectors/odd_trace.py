@@ -133,6 +133,7 @@ def _report_text(notes: LoadNotes) -> Iterator[Finding]:
             fix="Copy the file again, or record again with time left to write it.",
             evidence={"n_events": notes.n_events, "uncompressed_bytes": notes.uncompressed_bytes},
         )
+
     if notes.invalid_metadata:
         yield INFO.finding(
             severity="warning",
@@ -144,6 +145,7 @@ def _report_text(notes: LoadNotes) -> Iterator[Finding]:
             fix="Record again, or use the file as profkit wrote it.",
             n=len(notes.invalid_metadata),
         )
+
     if notes.n_unread_bytes:
         yield INFO.finding(
             severity="warning",
