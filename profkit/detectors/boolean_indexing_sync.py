@@ -52,7 +52,7 @@ from profkit.rule import Context, Finding, Rows, RuleInfo, needs, tensor_method
 INFO = RuleInfo(
     id="SYN004",
     name="boolean-indexing-sync",
-    title="Host blocked by an output size that depends on values",
+    title="Output size depends on values",
     severity="warning",
     needs=(needs.OPERATORS,),
     since="0.1.0",

@@ -245,7 +245,8 @@ def _build_message(ctx: Context, waits: CollectiveWaits, longest_site: str, n: i
     calls = f"while collectives run{place}, {times_per_step(ctx, n)}{longest_site}"
 
     # The parts of a step have all of this time, also before anything else has been launched.
-    waited = f". The program waits for them {time_with_share(ctx, waited_ns)} of it"
+    who = "The program waits" if waits.device is None else "Work that is launched waits"
+    waited = f". {who} for them {time_with_share(ctx, waited_ns)} of it"
     of_it = "" if waited_ns >= _NEARLY_ALL * exposed_ns else waited
     exposed = time_with_share(ctx, exposed_ns)
     return f"{subject} for {exposed} {calls}{of_it}; the longest wait is {longest}. {_OF_ONE_RANK}"

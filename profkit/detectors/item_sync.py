@@ -58,7 +58,7 @@ from profkit.rule import Context, Finding, Rows, RuleInfo, needs, tensor_method
 INFO = RuleInfo(
     id="SYN001",
     name="item-sync",
-    title="Host blocked by reading a value from the GPU",
+    title="Host reads a tensor's value",
     severity="warning",
     needs=(needs.OPERATORS,),
     since="0.1.0",

@@ -43,6 +43,7 @@ Source:
 from collections.abc import Iterator
 
 from profkit.index.ranks.collectives import device_collectives
+from profkit.index.runtime_calls import GRAPH_LAUNCH
 from profkit.rule import (
     Context,
     Finding,
@@ -98,6 +99,8 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
         fix=(
             "Start the recording before CUDA graphs are captured, record without other profilers, "
             "and with a newer PyTorch."
+            if len(GRAPH_LAUNCH.rows(ctx.events))
+            else "Record without other profilers, and with a newer PyTorch."
         ),
         n=len(ctx.unrecorded),
         evidence={"unrecorded_ns": total_ns, "longest_ns": longest_ns, "n_collectives": missing},

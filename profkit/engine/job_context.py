@@ -250,16 +250,15 @@ class JobContext:
         starts_ns, ends_ns = activity.step_starts_ns[steps], activity.step_ends_ns[steps]
         return ends_ns - starts_ns - covered_within(activity.waits, starts_ns, ends_ns)
 
-    def extra_core_wait_share(self, rank: int) -> float:
-        """Return for how much more of its time a rank had no core than the median of the others.
+    @property
+    def core_wait_shares(self) -> list[float]:
+        """Return for how much of its recording each rank had no core; 0 where it is not known."""
+        cpus = (rank.report.source.cpu for rank in self.ranks)
+        return [0.0 if cpu is None else cpu.delayed_share for cpu in cpus]
 
-        Returns:
-            A share of its recording, 0 to 1; 0 where the system did not tell.
-        """
-        shares = [
-            0.0 if report.report.source.cpu is None else report.report.source.cpu.delayed_share
-            for report in self.ranks
-        ]
+    def extra_core_wait_share(self, rank: int) -> float:
+        """Return for how much more of its time a rank had no core than the median of the others."""
+        shares = self.core_wait_shares
         others = [share for other, share in enumerate(shares) if other != rank]
         return max(0.0, shares[rank] - median(others)) if others else 0.0
 

@@ -177,7 +177,8 @@ class Slowdown:
             last to the end of the last step on any rank.
         actual_ns: ``recorded_ns`` without idle time for which the recording has no reason.
         ideal_ns: The time of the job if all ranks had equally much own time, at the same places,
-            and transfers of the same kind, use and size took their median.
+            and transfers of the same kind, use and size took their median. Of what that saves, the
+            time is left out for which a rank had no core, which equal ranks may lack as well.
         ratio: ``actual_ns`` divided by ``ideal_ns``.
         unexplained_share: That idle time, as a share of the time of the job.
         ranks: The ranks with the largest savings, the largest first.

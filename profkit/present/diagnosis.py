@@ -6,6 +6,7 @@ read aloud; what has no room among them is said in the sections below.
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Final
 
 from profkit.dataclass import dataclass
@@ -63,11 +64,13 @@ _OUT_OF_MEMORY: Final = "out-of-memory"
 _SLOWING_STEPS: Final = "slowing-steps"
 _UNTYPICAL_STEPS: Final = "untypical-steps"
 _UNUSED_GPU: Final = "unused-gpu"
+_UNRECORDED_WORK: Final = "unrecorded-device-work"
+_RECORD_ALL: Final = "Record all work of the device, to see what takes its time."
 _WARM_UP: Final = "Warm up before you record, to see what the program does from then on."
 _FEWER_OPERATORS: Final = (
     "Each takes longer to call than to compute: fewer, larger operators would take less."
 )
-_REMARKS: Final = (Cause.COLD_START, Cause.UNRECORDED)
+_REMARKS: Final = (Cause.COLD_START, Cause.UNRECORDED, Cause.OTHER_STEPS)
 """What the headline names even if it is not what limits the program, in this order."""
 _ONE_TIME: Final = (Cause.COLD_START, Cause.CAPTURE)
 """What happens once per process: later steps are the ones to record."""
@@ -95,6 +98,11 @@ class _Diagnosis:
     def causes(self) -> set[Cause]:
         """The causes that were chosen."""
         return {limiter.cause for limiter in self.limiters}
+
+    @property
+    def is_incomplete(self) -> bool:
+        """Return whether devices worked on something that is not in the recording."""
+        return any(candidate.cause is Cause.UNRECORDED for candidate in self.candidates)
 
 
 def _diagnose(report: Report) -> _Diagnosis:
@@ -133,8 +141,7 @@ def headline_sentences(report: Report) -> list[str]:
         limiters = [describe_job_limiter(report, of_job)]
 
     read = _fit(limiters, remarks, _what_to_do(diagnosis, of_job))
-    is_incomplete = any(candidate.cause is Cause.UNRECORDED for candidate in diagnosis.candidates)
-    return read if is_incomplete else [*read, *cautions(report)]
+    return read if diagnosis.is_incomplete else [*read, *cautions(report)]
 
 
 def _fit(limiters: list[str], remarks: list[str], fix: list[str]) -> list[str]:
@@ -162,7 +169,7 @@ def _remarks(diagnosis: _Diagnosis) -> Iterator[str]:
         yield f"{unused.title}."
     yield from _trend(report)
 
-    # Two causes are named in any case: one happens once, the other makes all figures uncertain.
+    # What happens once, what makes all figures uncertain and what the figures leave out is named.
     remarks = [
         candidate
         for candidate in diagnosis.candidates
@@ -184,7 +191,7 @@ def _coverage(window: Window | None) -> Iterator[str]:
     if window is None:
         return
     report, breakdown = window.report, window.breakdown
-    steps_ns = breakdown.total_ns + sum(step.time_ns for step in window.first)
+    steps_ns = breakdown.total_ns + sum(step.time_ns for step in window.other_steps)
     outside_ns = report.summary.window_ns - steps_ns
     is_large = outside_ns > (1 - _MIN_STEPS_SHARE) * report.summary.window_ns
     if is_large and breakdown.per_step_ns is not None:
@@ -232,12 +239,17 @@ def _what_to_do(diagnosis: _Diagnosis, explained: Finding | None = None) -> list
         return [_first_sentence(explained.fix)]
     report, window = diagnosis.report, diagnosis.window
     is_function = Cause.FUNCTION in diagnosis.causes
-    # Shares are of the mean step, which the first steps dominate where they are described apart.
-    with_share = window is None or not window.first
     function = main_function(window) if is_function else None
-    costs = _highest_costs(report, function, with_share=with_share)
+    # Where some steps are described apart, a mean over all of them describes none.
+    is_in_total = window is not None and bool(window.left_out)
+    costs = _highest_costs(report, function, is_in_total=is_in_total)
     if costs or is_function:
         return costs
+
+    # What is missing may be the problem.
+    if diagnosis.is_incomplete:
+        missing = (fault.fix for fault in report.health if fault.name == _UNRECORDED_WORK)
+        return [_first_sentence(next(missing, _RECORD_ALL))]
 
     sentence = _without_costs(diagnosis)
     has_stacks = report.source.recorded_with.stacks
@@ -271,7 +283,7 @@ def _main_finding(report: Report) -> str:
 
 
 def _highest_costs(
-    report: Report, function: FunctionSummary | None = None, *, with_share: bool = True
+    report: Report, function: FunctionSummary | None = None, *, is_in_total: bool = False
 ) -> list[str]:
     """Return the finding with the highest cost in time, and the one in memory.
 
@@ -281,7 +293,7 @@ def _highest_costs(
     Args:
         report: The report.
         function: A function that was named already: a finding on it is left out.
-        with_share: Whether costs are given as shares of the mean step, too.
+        is_in_total: Whether costs are given over all steps, and not per step.
     """
     costly = (finding for finding in report.findings if _is_costly(report, finding))
     in_time = next(costly, None)
@@ -298,12 +310,12 @@ def _highest_costs(
         longest_ns = max(finding.cost.ranked_ns for finding in report.findings)
         notes = " (excluding notes)" if in_time.cost.ranked_ns < longest_ns else ""
         sentences.append(
-            f"Highest cost{notes}: {_summary_of(report, in_time, with_share=with_share)}."
+            f"Highest cost{notes}: {_summary_of(report, in_time, is_in_total=is_in_total)}."
         )
     if in_bytes is not None and in_bytes is not in_time:
         notes = " (excluding notes)" if in_bytes is not of_memory[0] else ""
         sentences.append(
-            f"Highest memory cost{notes}: {_summary_of(report, in_bytes, with_share=with_share)}."
+            f"Highest memory cost{notes}: {_summary_of(report, in_bytes, is_in_total=is_in_total)}."
         )
     return sentences
 
@@ -313,9 +325,13 @@ def _is_costly(report: Report, finding: Finding) -> bool:
     return bool(finding.cost.ranked_ns) and (share is None or share >= _MIN_FINDING_SHARE)
 
 
-def _summary_of(report: Report, finding: Finding, *, with_share: bool) -> str:
-    cost = cost_text(report, finding, with_share=with_share)
-    return f"{inline_title(finding.title)}{_places_of(finding)}, {cost}"
+def _summary_of(report: Report, finding: Finding, *, is_in_total: bool) -> str:
+    of_all = ""
+    if is_in_total and finding.cost.ns:
+        finding = replace(finding, cost=replace(finding.cost, per_step_ns=None))
+        of_all = " of all steps"
+    cost = cost_text(report, finding)
+    return f"{inline_title(finding.title)}{_places_of(finding)}, {cost}{of_all}"
 
 
 def _places_of(finding: Finding) -> str:
@@ -336,7 +352,7 @@ def _without_costs(diagnosis: _Diagnosis) -> str:
     unexplained = _find_unexplained(diagnosis)
     if unexplained:
         return with_skipped_checks(unexplained, report)
-    has_later_steps = diagnosis.window is not None and bool(diagnosis.window.first)
+    has_later_steps = diagnosis.window is not None and diagnosis.window.follows_long_start
     if diagnosis.causes.intersection(_ONE_TIME) and not has_later_steps:
         return _WARM_UP
     if Cause.OPERATORS in diagnosis.causes and runs_short_operators(diagnosis.window):

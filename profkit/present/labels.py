@@ -33,7 +33,7 @@ MIN_SAMPLES: Final = 10
 MIN_SKEW: Final = 1.5
 """The ratio of mean to median step time above which the mean describes no step."""
 _BASIS: Final = {"measured": "", "replay": "", "upper-bound": "up to ", "estimate": "about "}
-_NO_TIME: Final = "no time: hidden by other work"
+_NO_TIME: Final = "no time: other work takes as long"
 _NO_TIME_HERE: Final = "no time in this recording"
 
 
@@ -127,15 +127,10 @@ def cost_share(report: Report, finding: Finding) -> float | None:
     return finding.cost.ns / total_ns if total_ns else None
 
 
-def cost_text(report: Report, finding: Finding, *, with_share: bool = True) -> str:
+def cost_text(report: Report, finding: Finding) -> str:
     """Return a cost, ``up to 65.1 ms per step (37%), 1.50 MiB per step``; empty if unknown.
 
     Where a fix saves nothing, it says so: in a replay the steps may wait for other work meanwhile.
-
-    Args:
-        report: The report that the finding is of.
-        finding: The finding.
-        with_share: Whether to include the share of the mean step.
     """
     cost = finding.cost
     if cost.ns == 0 and cost.high_ns is not None:
@@ -144,7 +139,7 @@ def cost_text(report: Report, finding: Finding, *, with_share: bool = True) -> s
         return _NO_TIME_HERE
 
     basis = _BASIS[cost.basis]
-    share = cost_share(report, finding) if with_share else None
+    share = cost_share(report, finding)
     of_step = "" if share is None else f" ({format_share(share)})"
 
     parts = []

@@ -79,7 +79,7 @@ JUDGED = {
         Cause.COMMUNICATION, 0.99, "collectives that nothing overlaps (62%)"
     ),
     "mi300-resnet18-allocator-off": Judgement(
-        Cause.IDLE, 0.91, "because the host is in `hipFree` at main (train_single_gpu.py)"
+        Cause.IDLE, 0.93, "because the host is in `hipFree` at main (train_single_gpu.py)"
     ),
     "mi300-timesformer-inference": Judgement(
         Cause.IDLE, 0.69, "the host runs Python at run_on_input (model.py:40)"
@@ -107,7 +107,7 @@ JUDGED = {
     "sglang-decode": Judgement(Cause.UNRECORDED, 0.98, "worked for 464 ms (98%)"),
     "switch-transformer-inference": Judgement(Cause.DEVICE, 0.81, "waits 14% for launches"),
     "transformer-few-kernels-idle": Judgement(
-        Cause.IDLE, 0.86, "step, because the CPU launches its 16 kernels too slowly"
+        Cause.IDLE, 0.83, "later 776 µs step, because the CPU launches its 16 kernels too slowly"
     ),
     "v100-ddp-404-allreduces": Judgement(
         Cause.DEVICE, 0.58, "collectives that nothing overlaps take 21%"
@@ -125,12 +125,12 @@ OWN = {
     "evaluation_with_graph": Judgement(Cause.OPERATORS, 0.96, "64% at evaluation_with_graph.py:22"),
     "inference_autocast": Judgement(Cause.OPERATORS, 0.98, "mostly aten::copy_ (64%)"),
     "inference_cured": Judgement(Cause.OPERATORS, 0.63, "62% at inference_cured.py:36"),
-    "iris_item_each_epoch": Judgement(Cause.OPERATORS, 0.50, "each 1.41 ms step on the CPU"),
+    "iris_item_each_epoch": Judgement(Cause.OPERATORS, 0.50, "each later 1.15 ms step on the CPU"),
     "iris_item_every_200": Judgement(
         Cause.PYTHON, 0.58, "the optimizer's included", "No problems found"
     ),
     "iris_losses_kept": Judgement(
-        Cause.LONG_STEP, 0.77, "One of 3 steps takes 13.3 ms, the median step 1.41 ms"
+        Cause.OTHER_STEPS, 0.78, "One of 3 steps takes 13.3 ms, the others 1.12 ms: 92% at"
     ),
     "iris_no_losses": Judgement(Cause.OPERATORS, 0.52, "each 1.22 ms step on the CPU"),
     "leak_cured": Judgement(Cause.OPERATORS, 0.85, "the longest aten::mm (30%)"),

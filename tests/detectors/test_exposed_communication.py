@@ -105,8 +105,8 @@ def test_of_all_exposed_time_it_says_how_much_is_waited_for(found: Found) -> Non
     assert finding.evidence["waited_ns"] == 4 * 56 * US
     assert (
         "nothing for 150 µs per step (29%) while collectives run, once per step, mostly all-reduce "
-        "in average (train.py:30). The program waits for them 56.0 µs per step (11%) of it; the "
-        "longest wait is 56.0 µs." in finding.message
+        "in average (train.py:30). Work that is launched waits for them 56.0 µs per step (11%) of "
+        "it; the longest wait is 56.0 µs." in finding.message
     )
 
 

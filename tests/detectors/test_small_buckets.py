@@ -171,3 +171,14 @@ def test_it_is_skipped_without_operators(
 ) -> None:
     (unchecked,) = analyzed(device_alone, RULE).unchecked
     assert unchecked.rule == "COM010"
+
+
+def test_exposed_communication_gives_the_same_advice(
+    found: Callable[..., tuple[Finding, ...]],
+) -> None:
+    b = build_program(40)
+    with b.step():
+        b.compute("torch::distributed::reducer::mul_out", US)
+    (small,), (exposed,) = found(b, RULE), found(b, "exposed-communication")
+    assert small.fix == exposed.fix
+    assert "bucket_cap_mb" in small.fix

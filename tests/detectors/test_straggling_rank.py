@@ -349,3 +349,14 @@ def test_ranks_that_take_turns_are_named_with_their_steps(tmp_path: Path) -> Non
     turns = "rank 0 in steps 2 to 20, rank 1 in steps 21 to 40"
     assert f"Ranks 0, 1 make the others wait in turn ({turns})" in finding.message
     assert turns in headline(report)
+
+
+@pytest.mark.parametrize(("delayed_ms", "ideal_ms"), [(0, 35), (40, 45), (118, 50)])
+def test_equal_ranks_would_wait_for_a_core_too(
+    tmp_path: Path, delayed_ms: int, ideal_ms: int
+) -> None:
+    folder = build_job_on_cpus(tmp_path, [30 * MS] * 4, (delayed_ms * MS, delayed_ms * MS))
+    collectives = analyze(folder, strict=True).collectives
+    assert collectives is not None
+    assert collectives.slowdown is not None
+    assert collectives.slowdown.ideal_ns == pytest.approx(ideal_ms * MS, rel=0.03)

@@ -54,24 +54,12 @@ def test_step_time_comes_with_its_range() -> None:
     assert step_time(reports.empty_report()) == ""
 
 
-def test_a_step_that_takes_most_of_the_time_is_told_apart() -> None:
+def test_steps_without_a_usual_length_come_with_their_range() -> None:
     report = reports.build_gpu_report()
-    first, *later_steps = report.summary.steps
-    steps = (replace(first, dur_ns=9_000 * reports.MS), *later_steps)
+    longer = [replace(step, dur_ns=9_000 * reports.MS) for step in report.summary.steps[-3:]]
+    steps = (*report.summary.steps[:-3], *longer)
     report = replace(report, summary=replace(report.summary, steps=steps))
-    middle = sorted(step.dur_ns for step in steps)[len(steps) // 2 - 1 : len(steps) // 2 + 1]
-    assert len(steps) % 2 == 0
-    usual = format_ns(sum(middle) / 2)
-    assert f"(median {usual}, " in step_time(report)
-    assert headline(report).startswith(f"One of 6 steps takes 9.00 s, the median step {usual}.")
-
-
-def test_a_mean_that_long_steps_dominate_comes_with_the_median() -> None:
-    report = reports.build_gpu_report()
-    longer = [replace(step, dur_ns=9_000 * reports.MS) for step in report.summary.steps[-2:]]
-    steps = (*report.summary.steps[:-2], *longer)
-    report = replace(report, summary=replace(report.summary, steps=steps))
-    assert "step (median 174 ms) and waits" in headline(report)
+    assert "step (171 ms to 9.00 s) and waits" in headline(report)
 
 
 def steps_of(*lengths_ms: int, tmp_path: Path) -> Report:
@@ -100,13 +88,59 @@ def test_a_first_step_that_takes_less_than_the_others_together_comes_second(tmp_
     assert "The first step takes 60.0 ms." in text
 
 
-@pytest.mark.parametrize("lengths_ms", [(400, 12, 12, 300, 12, 12), (12, 12, 12, 400), (400, 12)])
-def test_long_steps_that_are_not_a_start_are_part_of_the_mean(
-    lengths_ms: tuple[int, ...], tmp_path: Path
+@pytest.mark.parametrize(
+    ("lengths_ms", "expected"),
+    [
+        ((400, 12, 12, 300, 12, 12), "2 of 6 steps take 350 ms on average, the others 12.0 ms"),
+        ((12, 12, 12, 400), "One of 4 steps takes 400 ms, the others 12.0 ms"),
+    ],
+)
+def test_long_steps_that_are_not_a_start_are_told_first(
+    lengths_ms: tuple[int, ...], expected: str, tmp_path: Path
+) -> None:
+    first, usual, _ = headline_sentences(steps_of(*lengths_ms, tmp_path=tmp_path))
+    assert first.startswith(f"{expected}: 9")
+    assert usual.startswith("Operators take 83% of each usual 12.0 ms step")
+
+
+def test_a_step_of_another_kind_is_no_part_of_the_figures_of_the_others(tmp_path: Path) -> None:
+    text = headline(steps_of(12, 12, 30, 12, 12, 12, tmp_path=tmp_path))
+    assert text.startswith("Operators take 83% of each usual 12.0 ms step on the CPU: ")
+    assert "One of 6 steps takes 30.0 ms, the others 12.0 ms: 67% outside operators." in text
+    shorter = headline(steps_of(60, 60, 60, 12, tmp_path=tmp_path))
+    assert "of each usual 60.0 ms step" in shorter
+    assert "One of 4 steps takes 12.0 ms, the others 60.0 ms." in shorter
+
+
+def test_a_prefill_is_told_apart_from_the_steps_that_decode(tmp_path: Path) -> None:
+    text = headline(steps_of(41, 13, 14, tmp_path=tmp_path))
+    assert "of each later 13.5 ms step" in text
+    assert "The first step takes 41.0 ms." in text
+
+
+@pytest.mark.parametrize(
+    ("lengths_ms", "expected"),
+    [
+        ((12, 12, 14, 15, 14, 13), "each 13.3 ms step on"),
+        ((*[12] * 20, 30), "each 12.9 ms step on"),
+        ((40, 12), "each 26.0 ms step (12.0 ms to 40.0 ms) on"),
+        ((12, 40, 12, 40), "each 26.0 ms step (12.0 ms to 40.0 ms) on"),
+        ((12, 40, 12, 40, 12), "each 23.2 ms step (median 12.0 ms, 12.0 ms to 40.0 ms) on"),
+    ],
+)
+def test_steps_are_described_together_unless_most_are_of_one_kind(
+    lengths_ms: tuple[int, ...], expected: str, tmp_path: Path
 ) -> None:
     text = headline(steps_of(*lengths_ms, tmp_path=tmp_path))
-    assert "later" not in text
-    assert "The first" not in text
+    assert expected in text
+    assert "One of" not in text
+
+
+def test_a_cost_is_over_all_steps_where_some_are_described_apart(tmp_path: Path) -> None:
+    report = steps_of(12, 12, 30, 12, 12, 12, tmp_path=tmp_path)
+    cost = Cost(ns=18 * reports.MS, per_step_ns=3 * reports.MS)
+    report = replace(report, findings=(replace(reports.build_leak(), cost=cost),))
+    assert headline(report).endswith(", 18.0 ms (20%) of all steps.")
 
 
 def test_where_the_host_runs_ahead_both_step_times_are_given() -> None:
@@ -312,7 +346,7 @@ def test_each_of_several_devices_has_a_line() -> None:
         (Cost(per_step_bytes=1 << 10, bytes=1 << 20, basis="estimate"), "about 1.00 KiB per step"),
         (Cost(), ""),
         (Cost(ns=0, per_step_ns=0), "no time in this recording"),
-        (Cost(ns=0, per_step_ns=0, high_ns=0), "no time: hidden by other work"),
+        (Cost(ns=0, per_step_ns=0, high_ns=0), "no time: other work takes as long"),
         (Cost(ns=0, low_ns=0, high_ns=104_400_000), "up to 104 ms (10%)"),
     ],
 )
@@ -611,7 +645,10 @@ def test_the_time_of_python_includes_that_within_the_optimizer(tmp_path: Path) -
                 b.advance(3_000_000)
                 b.compute("aten::addcdiv_", 1_000_000)
     text = headline(analyze(b.write(tmp_path / "t.json")))
-    assert text.startswith("Python outside of operators takes 90% of each 10.0 ms step on the CPU")
+    assert text.startswith(
+        "Python outside of operators, the optimizer's included, takes 90% of each 10.0 ms step on "
+        "the CPU: 90% at train_step (train.py:10). "
+    )
 
 
 @pytest.mark.parametrize(
@@ -755,8 +792,8 @@ def test_python_with_the_optimizers_says_so(tmp_path: Path) -> None:
             b.advance(6 * reports.MS)
     text = headline(analyze(b.write(tmp_path / "t.json"), strict=True))
     assert text.startswith(
-        "Python outside of operators takes 80% of each 10.0 ms step on the CPU, the optimizer's "
-        "included"
+        "Python outside of operators, the optimizer's included, takes 80% of each 10.0 ms step on "
+        "the CPU"
     )
 
 
@@ -804,8 +841,7 @@ def test_one_long_step_comes_with_its_line(tmp_path: Path) -> None:
                     b.compute("aten::sort", 90 * reports.MS)
     text = headline(analyze(b.write(tmp_path / "t.json"), strict=True))
     assert text.startswith(
-        "One of 4 steps takes 100 ms, the median step 10.0 ms: 90% at evaluate (train.py:9), "
-        "aten::sort."
+        "One of 4 steps takes 100 ms, the others 10.0 ms: 90% at evaluate (train.py:9), aten::sort."
     )
 
 

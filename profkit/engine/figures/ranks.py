@@ -115,7 +115,7 @@ def summarize_collectives(job: JobContext) -> CollectivesSummary:
         matched_share=matches.matched_share,
         unmatched=tuple(unmatched),
         groups=tuple(_summarize_groups(matches, delays)),
-        slowdown=job.what_if.summarize(),
+        slowdown=job.what_if.summarize(max(job.core_wait_shares)),
         n_run_steps=None if run is None else len(run.steps),
     )
 

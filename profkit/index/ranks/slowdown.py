@@ -147,13 +147,19 @@ class WhatIfRanks:
         """Return what the job would save with any other change."""
         return self.actual_ns - float(self.replay.lengths_ns([change])[0])
 
-    def summarize(self) -> Slowdown | None:
-        """Return the figures of a report, or None where too little is known."""
+    def summarize(self, core_wait_share: float = 0.0) -> Slowdown | None:
+        """Return the figures of a report, or None where too little is known.
+
+        Args:
+            core_wait_share: Share of its time for which a rank had no core: equal ranks would have
+                to wait for one, too.
+        """
         if not self.is_known:
             return None
 
         n_steps = max(1, self.replay.n_steps)
-        possible_ns = self.actual_ns - self.ideal_ns
+        ideal_ns = min(self.actual_ns, self.ideal_ns + core_wait_share * self.actual_ns)
+        possible_ns = self.actual_ns - ideal_ns
         differ = possible_ns >= _MIN_SAVING * self.actual_ns
         candidates = [self._slow_ranks((rank,), None) for rank in self.candidates if differ]
         stages = [self._slow_ranks(ranks, i) for i, ranks in enumerate(self.stages) if differ]
@@ -162,8 +168,8 @@ class WhatIfRanks:
             n_steps=self.replay.n_steps,
             recorded_ns=round(self.recorded_ns / n_steps),
             actual_ns=round(self.actual_ns / n_steps),
-            ideal_ns=round(self.ideal_ns / n_steps),
-            ratio=round(self.actual_ns / max(self.ideal_ns, 1.0), 4),
+            ideal_ns=round(ideal_ns / n_steps),
+            ratio=round(self.actual_ns / max(ideal_ns, 1.0), 4),
             unexplained_share=round(max(0.0, 1 - self.actual_ns / self.recorded_ns), 4),
             ranks=tuple(
                 sorted(

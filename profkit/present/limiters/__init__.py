@@ -17,7 +17,7 @@ from profkit.present.limiters.lines import (
     runs_short_operators,
 )
 from profkit.present.limiters.loader import find_hidden_wait
-from profkit.present.limiters.start import find_cold_starts, find_long_step
+from profkit.present.limiters.start import find_cold_starts, find_other_steps
 from profkit.present.limiters.window import BUSY_MACHINE, Window, choose_window
 
 __all__ = [
@@ -53,6 +53,6 @@ def find_candidates(window: Window | None) -> Iterator[Candidate]:
     if hidden is not None:
         yield hidden
     yield from find_cold_starts(window)
-    long_step = find_long_step(window)
-    if long_step is not None:
-        yield long_step
+    other_steps = find_other_steps(window)
+    if other_steps is not None:
+        yield other_steps

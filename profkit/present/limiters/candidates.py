@@ -34,12 +34,14 @@ class Cause(Enum):
     """The host waits for something that the recording does not show."""
     COLD_START = auto()
     """Work that happens once, at the beginning of the process."""
-    LONG_STEP = auto()
-    """A single step that is no first one."""
+    OTHER_STEPS = auto()
+    """Steps of another kind than most, which are no first ones."""
     CAPTURE = auto()
     """The device waits while graphs are captured, which happens once."""
 
 
+_APART: Final = (Cause.COLD_START, Cause.OTHER_STEPS)
+"""What the usual steps do not contain."""
 _CERTAINTY: Final = {
     Cause.FUNCTION: 0.95, Cause.LIBRARY: 0.9, Cause.PYTHON: 0.9, Cause.OPERATORS: 0.9
 }  # fmt: skip
@@ -75,16 +77,12 @@ def choose(candidates: Iterable[Candidate]) -> list[Candidate]:
     """Return the candidate with the largest share of the time; none without candidates.
 
     Where that is work that was not recorded, the next one follows: it is what a reader can change.
-    A cold start that takes most of the time stands before what limits the program. A single step
-    that takes most of it is no part of any mean, and comes alone.
+    A cold start that takes most of the time stands before what limits the program, and so do steps
+    of another kind, as they are no part of any mean.
     """
-    candidates = list(candidates)
-    long_steps = [candidate for candidate in candidates if candidate.cause is Cause.LONG_STEP]
-    if long_steps:
-        return long_steps
     ranked = sorted(candidates, key=lambda candidate: -candidate.score)
-    cold_starts = [candidate for candidate in ranked if candidate.cause is Cause.COLD_START]
-    lasting = [candidate for candidate in ranked if candidate.cause is not Cause.COLD_START]
+    apart = [candidate for candidate in ranked if candidate.cause in _APART]
+    lasting = [candidate for candidate in ranked if candidate.cause not in _APART]
     is_incomplete = bool(lasting) and lasting[0].cause is Cause.UNRECORDED
     limiters = lasting[: 2 if is_incomplete else 1]
-    return [*(cold for cold in cold_starts if cold.share >= MAJORITY), *limiters]
+    return [*(candidate for candidate in apart if candidate.share >= MAJORITY), *limiters]

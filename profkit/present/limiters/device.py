@@ -115,7 +115,7 @@ def _find_main_wait(window: Window) -> _DeviceWait | None:
         return None
 
     # While graphs are captured nothing runs, whatever the host does.
-    captured_ns = 0 if window.first else find_captured_time(window.report)
+    captured_ns = 0 if window.left_out else find_captured_time(window.report)
     captured_share = captured_ns / window.breakdown.total_ns
     if captured_share >= MAJORITY * sum(idle.values()):
         return _DeviceWait(Cause.CAPTURE, kind, captured_share, _CAPTURED)
@@ -128,8 +128,7 @@ def _find_main_wait(window: Window) -> _DeviceWait | None:
 
     # A launch that comes late delays its kernel until it has also reached the device.
     share = idle[kind] + idle.get("idle-launch", 0.0)
-    steps = window.report.summary.steps[len(window.first) :]
-    n_kernels = [step.n_kernels for step in steps if step.n_kernels]
+    n_kernels = [step.n_kernels for step in window.steps if step.n_kernels]
     number = f"{format_count(round(mean(n_kernels)))} " if n_kernels else ""
     reason = f"because the CPU launches its {number}kernels too slowly"
     return _DeviceWait(Cause.IDLE, kind, share, reason)

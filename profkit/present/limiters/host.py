@@ -18,7 +18,8 @@ from profkit.present.limiters.lines import (
     find_main_python,
 )
 from profkit.present.limiters.loader import describe_loader_function
-from profkit.present.limiters.window import Window
+from profkit.present.limiters.start import find_cold_share
+from profkit.present.limiters.window import MIN_SHARE, Window
 from profkit.units import format_ns, format_share
 
 _WORK: Final = ("operators", "backward", "optimizer")
@@ -64,7 +65,6 @@ def _describe_operators(window: Window) -> Candidate:
     shares = {part.kind: part.share for part in window.breakdown.parts if part.kind in _WORK}
     optimizer = shares.pop("optimizer", 0.0)
     others, whole = sum(shares.values()), window.describe()
-    most = describe_main_line(window, "operator")
     if optimizer > max(shares.values(), default=0.0):
         takes = (
             f"takes {format_share(optimizer)} of {whole}, other operators {format_share(others)}"
@@ -76,21 +76,26 @@ def _describe_operators(window: Window) -> Candidate:
     parts = window.path.parts if window.path is not None and is_on_cpu(window.report) else ()
     on_path = next((part.share for part in parts if part.kind == "operator"), None)
     share = others + optimizer if on_path is None else on_path
-    return Candidate(
-        Cause.OPERATORS, share, f"Operators take {format_share(share)} of {whole}{most}."
-    )
+
+    # Launches that load code are within operators, and have a sentence of their own.
+    cold_share = find_cold_share(window)
+    aside = ", cold start aside" if cold_share >= MIN_SHARE else ""
+    share = max(0.0, share - cold_share) if aside else share
+    most = describe_main_line(window, "operator", share=share)
+    takes = f"Operators take {format_share(share)} of {whole}{aside}{most}."
+    return Candidate(Cause.OPERATORS, share, takes)
 
 
 def _describe_python(window: Window, python: TimePart) -> Candidate:
     """Return that Python takes the time, with the function or line that takes most of it."""
-    sampled = "" if window.first else describe_sampled_function(window.report)
+    sampled = "" if window.left_out else describe_sampled_function(window.report)
     most = f", most in {sampled}" if sampled else describe_main_line(window, *PYTHON)
     # The part of the optimizer has Python of its own, which the lines of the path include.
     lines = window.path.lines if window.path is not None else ()
     share = max(python.share, sum(line.share for line in lines if line.kind == "python"))
-    takes = f"takes {format_share(share)} of {window.describe()}"
-    own = ", the optimizer's included" if share - python.share >= _MIN_DIFFERENCE else ""
-    return Candidate(Cause.PYTHON, share, f"Python outside of operators {takes}{own}{most}.")
+    takes = f"takes {format_share(share)} of {window.describe()}{most}"
+    own = ", the optimizer's included," if share - python.share >= _MIN_DIFFERENCE else ""
+    return Candidate(Cause.PYTHON, share, f"Python outside of operators{own} {takes}.")
 
 
 def _takes(function: FunctionSummary, line: PathLine, whole: str) -> str:
@@ -126,7 +131,7 @@ def _is_around_operators(window: Window, function: FunctionSummary) -> bool:
 def _find_waiting(window: Window) -> Candidate | None:
     """Return that the host mostly waited, for nothing that the recording shows; else None."""
     cpu = window.report.source.cpu
-    if cpu is None or cpu.waiting_ns is None or window.breakdown.on_device or window.first:
+    if cpu is None or cpu.waiting_ns is None or window.breakdown.on_device or window.left_out:
         return None
     explained = sum(part.share for part in window.breakdown.parts if part.kind in _WAITS)
     share = cpu.waiting_ns / max(cpu.window_ns, 1) - explained

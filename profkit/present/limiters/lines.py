@@ -9,6 +9,7 @@ from profkit.model.work_summary import FunctionSummary
 from profkit.names import middle_cut, visible
 from profkit.present.critical_path import NO_FUNCTION, main_name, main_share, main_word
 from profkit.present.labels import MIN_SAMPLES, function_name, n_running
+from profkit.present.limiters.candidates import MAJORITY
 from profkit.present.limiters.window import MIN_SHARE, Window
 from profkit.units import format_count, format_ns, format_share
 
@@ -25,7 +26,7 @@ _CALL_NS: Final = 5_000
 """An operator that takes no longer has hardly computed anything: to call it takes as long."""
 
 
-def describe_main_line(window: Window, *kinds: PathKindName) -> str:
+def describe_main_line(window: Window, *kinds: PathKindName, share: float = 0.0) -> str:
     """Return ``: 57% at train.py:22, mostly aten::mm (51%)``, of the line with most of the path.
 
     Empty where neither a line nor a name is known.
@@ -33,6 +34,7 @@ def describe_main_line(window: Window, *kinds: PathKindName) -> str:
     Args:
         window: The time that is described.
         kinds: What the line has to spend its time in.
+        share: The share of the path that the sentence is about, if it is more than one line.
     """
     path = window.path
     lines = [line for line in path.lines if line.kind in kinds] if path else []
@@ -42,7 +44,7 @@ def describe_main_line(window: Window, *kinds: PathKindName) -> str:
     line = lines[0]
     if line.kind == "operator" and line.location.file is None:
         sampled = _describe_sampled_operators(window.report)
-        name = describe_name(line)
+        name = describe_name(line, share)
         # A name without a share takes all of its line, whose share only its place would tell.
         is_bare = name == main_short_name(line) and not sampled
         return _join_texts(sampled, f"{name} ({format_share(line.share)})" if is_bare else name)
@@ -67,12 +69,19 @@ def describe_place(line: PathLine) -> str:
     return f" at {visible(line.location.place)}" if line.location.file else ""
 
 
-def describe_name(line: PathLine) -> str:
-    """Return ``mostly aten::mm (51%)``; empty where no name is known."""
+def describe_name(line: PathLine, whole_share: float = 0.0) -> str:
+    """Return ``mostly aten::mm (51%)``; empty where no name is known.
+
+    Args:
+        line: The line of the path whose main name it is.
+        whole_share: The share of the path that the name is a part of, if that is not its line.
+    """
     name, share = main_short_name(line), main_share(line)
     if not name or name == NO_FUNCTION:
         return ""
-    word = {"mostly": "mostly ", "longest": "the longest "}.get(main_word(line), "")
+    # Most of a line may be little of what a sentence is about.
+    is_most = line.main_share >= MAJORITY * max(line.share, whole_share)
+    word = ("mostly " if is_most else "the longest ") if main_word(line) else ""
     return f"{word}{name}{f' ({share})' if share else ''}"
 
 

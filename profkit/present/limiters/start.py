@@ -1,15 +1,17 @@
-"""What happens once: cold starts and long first steps of a process, and a single long step."""
+"""What happens once: cold starts and long first steps of a process; and steps of other kinds."""
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from statistics import median
+from statistics import mean
 from typing import Final
 
 from profkit.model.report import Report
-from profkit.present.limiters.candidates import MAJORITY, Candidate, Cause
+from profkit.model.step_summary import StepSummary
+from profkit.present.labels import part_label
+from profkit.present.limiters.candidates import Candidate, Cause
 from profkit.present.limiters.lines import PYTHON, describe_main_line
 from profkit.present.limiters.window import (
-    BUSY_MACHINE,
     MIN_SHARE,
     Window,
     find_import_time,
@@ -17,8 +19,6 @@ from profkit.present.limiters.window import (
 )
 from profkit.units import format_ns, format_share
 
-_MIN_OTHER_STEPS: Final = 2
-"""Of two steps the longer one may be the usual one."""
 _CAPTURED: Final = "captured_in_steps_ns"
 """Evidence of cold-start."""
 
@@ -27,24 +27,28 @@ def find_cold_starts(window: Window) -> Iterator[Candidate]:
     """Yield how long the first steps take, or how long launches load code and libraries."""
     path = window.report.summary.critical_path
     cold_ns = path.cold_start_ns if path is not None else 0
-    if window.first:
+    share = find_cold_share(window)
+    if window.follows_long_start:
         yield _describe_first_steps(window, cold_ns)
-        return
-
-    if path is None or window.report.ranks or not path.total_ns:
-        return
-    share = cold_ns / path.total_ns
-    if share >= MIN_SHARE:
+    elif share >= MIN_SHARE and path is not None:
         of_all = " of all steps" if path.per_step_ns is not None else " of the recording"
         cold = f"Cold start takes {format_ns(cold_ns)} ({format_share(share)}{of_all})"
         sentence = f"{cold}: launches that first load code and libraries."
         yield Candidate(Cause.COLD_START, share, sentence)
 
 
+def find_cold_share(window: Window) -> float:
+    """Return the share of all steps in launches that load code; 0 where that is told otherwise."""
+    path = window.report.summary.critical_path
+    if path is None or window.report.ranks or window.follows_long_start or not path.total_ns:
+        return 0.0
+    return path.cold_start_ns / path.total_ns
+
+
 def _describe_first_steps(window: Window, cold_ns: int) -> Candidate:
     """Return how long the first steps take; their share is what they take more than others do."""
-    n_first, n_all = len(window.first), len(window.report.summary.steps)
-    first_ns = sum(step.time_ns for step in window.first)
+    n_first, n_all = len(window.left_out), len(window.report.summary.steps)
+    first_ns = sum(step.time_ns for step in window.other_steps)
     excess_ns = first_ns - n_first * window.breakdown.mean_ns
     share = excess_ns / (first_ns + window.breakdown.total_ns)
 
@@ -59,26 +63,36 @@ def _describe_first_steps(window: Window, cold_ns: int) -> Candidate:
     return Candidate(Cause.COLD_START, share, f"The {which} {format_ns(first_ns)}{why}.")
 
 
-def find_long_step(window: Window) -> Candidate | None:
-    """Return that one of several steps takes most of the time; None where no single step does."""
-    report = window.report
-    steps = report.summary.steps
-    # A step may be long because other programs took its core.
-    is_busy = any(fault.name == BUSY_MACHINE for fault in report.health)
-    if window.first or report.ranks or is_busy or len(steps) <= _MIN_OTHER_STEPS:
-        return None
-    longest = max(range(len(steps)), key=lambda index: steps[index].time_ns)
-    usual_ns, long_ns = median(step.time_ns for step in steps), steps[longest].time_ns
-    share = (long_ns - usual_ns) / max(1, sum(step.time_ns for step in steps))
-    if share < MAJORITY:
-        return None
+def find_other_steps(window: Window) -> Candidate | None:
+    """Return how long steps of another kind take, and with what; None where all are of one kind.
 
-    path = find_path_of(window.path, slice(longest, longest + 1))
-    most = describe_main_line(replace(window, path=path), "operator", "data-wait", *PYTHON)
-    which = f"One of {len(steps)} steps takes {format_ns(long_ns)}"
-    return Candidate(
-        Cause.LONG_STEP, share, f"{which}, the median step {format_ns(usual_ns)}{most}."
-    )
+    Its share is what they take more than the others do.
+    """
+    if not window.left_out or window.follows_long_start:
+        return None
+    lengths, usual_ns = [step.time_ns for step in window.other_steps], window.breakdown.mean_ns
+    excess_ns = sum(max(0, length - usual_ns) for length in lengths)
+    share = excess_ns / (sum(lengths) + window.breakdown.total_ns)
+
+    # What shorter steps lack is no part of them.
+    path = find_path_of(window.report.summary.critical_path, window.left_out)
+    line = describe_main_line(replace(window, path=path), "operator", "data-wait", *PYTHON)
+    most = (line or _describe_main_part(window.other_steps)) if excess_ns else ""
+    n_all, time = len(window.report.summary.steps), format_ns(mean(lengths))
+    is_one = len(lengths) == 1
+    which = f"One of {n_all} steps takes" if is_one else f"{len(lengths)} of {n_all} steps take"
+    about = time if is_one else f"{time} on average"
+    sentence = f"{which} {about}, the others {format_ns(usual_ns)}{most}."
+    return Candidate(Cause.OTHER_STEPS, share, sentence)
+
+
+def _describe_main_part(steps: Sequence[StepSummary]) -> str:
+    """Return ``: 60% waiting for data``, of the largest part of some steps' time."""
+    ns_by_kind: Counter[str] = Counter()
+    for step in steps:
+        ns_by_kind.update({part.kind: part.ns for part in step.parts})
+    ((kind, ns),) = ns_by_kind.most_common(1)
+    return f": {format_share(ns / ns_by_kind.total())} {part_label(kind)}"
 
 
 def find_captured_time(report: Report) -> int:

@@ -1,18 +1,20 @@
-"""What the shares of a headline are of: all steps, the steps after a long start, or a recording."""
+"""What the shares of a headline are of: all steps, those of the usual kind, or a recording."""
 
 from collections import Counter, defaultdict
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import cached_property
 from statistics import mean, median
 from typing import Final
 
 from profkit.dataclass import dataclass
 from profkit.index.device.breakdown import build_parts
 from profkit.index.host.steps import divide_by_steps
-from profkit.model.critical_path import CriticalPathSummary, PathKindName, PathLine
+from profkit.model.critical_path import CriticalPathSummary, PathKindName, PathLine, PathPart
 from profkit.model.location import Location
 from profkit.model.report import Report
 from profkit.model.step_summary import Breakdown, StepSummary, TimePart
-from profkit.present.labels import MIN_SKEW, is_on_cpu
+from profkit.present.labels import MIN_SKEW, is_on_cpu, step_range
 from profkit.units import format_ns
 
 MIN_SHARE: Final = 0.1
@@ -23,8 +25,16 @@ BUSY_MACHINE: Final = "busy-machine"
 """The fault of a recording whose times other programs have lengthened."""
 _IMPORT: Final = "<frozen importlib"
 _MIN_IMPORT_SHARE: Final = 0.5
-_MIN_LATER_STEPS: Final = 2
-"""A single later step may be the exception itself."""
+_MIN_USUAL_STEPS: Final = 2
+"""A single step may be the exception itself."""
+_MIN_USUAL_SHARE: Final = 2 / 3
+"""With fewer steps of one kind the others are no exceptions."""
+_MAX_USUAL: Final = 0.5
+"""Ratio to the median below which a step runs something else: noise only makes steps longer."""
+_MIN_DIFFERENCE: Final = 0.1
+"""The mean of all steps that is that near to the mean of the usual ones describes them, too."""
+_MIN_SPREAD: Final = 0.2
+"""Mean distance from the median from which no single step time describes the steps."""
 
 
 @dataclass(frozen=True)
@@ -35,14 +45,32 @@ class Window:
         report: The report that they are about.
         breakdown: The parts of this time.
         path: The critical path of this time; None where it is not known.
-        first: The steps at the beginning that take much longer than the others, which this time
-            leaves out.
+        left_out: Places of the steps that are no part of this time, since they take much longer
+            than the others, or much less, as an evaluation among steps of training does.
     """
 
     report: Report
     breakdown: Breakdown
     path: CriticalPathSummary | None
-    first: tuple[StepSummary, ...] = ()
+    left_out: tuple[int, ...] = ()
+
+    @cached_property
+    def steps(self) -> tuple[StepSummary, ...]:
+        """Return the steps that this time consists of."""
+        steps = enumerate(self.report.summary.steps)
+        return tuple(step for place, step in steps if place not in self.left_out)
+
+    @cached_property
+    def other_steps(self) -> tuple[StepSummary, ...]:
+        """Return the steps that this time leaves out."""
+        return tuple(self.report.summary.steps[place] for place in self.left_out)
+
+    @property
+    def follows_long_start(self) -> bool:
+        """Return whether the steps that this time leaves out are the first ones, and long."""
+        is_start = self.left_out == tuple(range(len(self.left_out)))
+        lengths = [step.time_ns for step in self.other_steps]
+        return bool(lengths) and is_start and min(lengths) > self.breakdown.mean_ns
 
     def find_part(self, kind: str) -> TimePart | None:
         """Return the part of one kind; None if there is none."""
@@ -54,8 +82,8 @@ class Window:
         of_rank = f" of rank {report.source.rank}" if report.ranks else ""
         where = self._where()
         if breakdown.per_step_ns is not None:
-            later = "later " if self.first else ""
-            step = f"each {later}{format_ns(breakdown.per_step_ns)} step{self._usual_step()}"
+            kind = "later " if self.follows_long_start else "usual " if self.left_out else ""
+            step = f"each {kind}{format_ns(breakdown.per_step_ns)} step{self._step_range()}"
             return f"{step}{of_rank}{where}{self._time_on_host()}"
 
         length = format_ns(breakdown.total_ns)
@@ -79,34 +107,34 @@ class Window:
         host_ns = self.breakdown.host_per_step_ns
         return "" if host_ns is None else f" ({format_ns(host_ns)} on the host, which runs ahead)"
 
-    def _usual_step(self) -> str:
-        """Return the median step time where a few long steps dominate the mean; else empty."""
-        if self.first:
-            return ""
-        lengths = [step.time_ns for step in self.report.summary.steps] or [0]
+    def _step_range(self) -> str:
+        """Return `` (2.10 ms to 8.40 ms)`` where the mean describes few steps; else empty."""
+        lengths = [step.time_ns for step in self.steps] or [0]
         usual = median(lengths)
-        return f" (median {format_ns(usual)})" if mean(lengths) > MIN_SKEW * usual else ""
+        distance_ns = mean(abs(length - usual) for length in lengths)
+        is_wide = not self.left_out and distance_ns > _MIN_SPREAD * usual
+        return f" ({step_range(self.report)})" if is_wide else ""
 
 
 def choose_window(report: Report) -> Window | None:
     """Return the time that a headline describes; None where no time could be attributed.
 
-    Where the first steps take so much longer than the others that the mean describes no step, it is
-    the others: what happens once does not limit a program that goes on.
+    Where some steps take so much longer or shorter than most that the mean describes none of them,
+    it is the others: what happens once, or runs something else, is described apart.
     """
     breakdown, path = report.summary.breakdown, report.summary.critical_path
     if breakdown is None or not breakdown.total_ns:
         return None
-    n_first = _count_long_first_steps(report, breakdown)
+    left_out = _find_other_kinds(report, breakdown)
     # Of two steps the longer one may be the usual one, unless it imports.
-    if not n_first and _imports_in_first_of_two(report):
-        n_first = 1
-    if not n_first:
+    if not left_out and _imports_in_first_of_two(report):
+        left_out = (0,)
+    if not left_out:
         return Window(report, breakdown, path)
 
-    steps = report.summary.steps
-    later = _break_down(breakdown, steps[n_first:])
-    return Window(report, later, find_path_of(path, slice(n_first, None)), steps[:n_first])
+    places = [place for place in range(breakdown.n_steps) if place not in left_out]
+    usual = _break_down(breakdown, [report.summary.steps[place] for place in places])
+    return Window(report, usual, find_path_of(path, places), left_out)
 
 
 def find_import_time(path: CriticalPathSummary | None) -> int:
@@ -125,26 +153,35 @@ def _imports_in_first_of_two(report: Report) -> bool:
     return 0 < excess_ns <= find_import_time(report.summary.critical_path) / _MIN_IMPORT_SHARE
 
 
-def find_path_of(path: CriticalPathSummary | None, of: slice) -> CriticalPathSummary | None:
-    """Return the critical path of some of the steps; None where it is not known."""
+def find_path_of(
+    path: CriticalPathSummary | None, places: Sequence[int]
+) -> CriticalPathSummary | None:
+    """Return the critical path of the steps at some places; None where it is not known."""
     if path is None or len(path.steps) != path.n_steps:
         return None
-    steps = path.steps[of]
+    steps = tuple(path.steps[place] for place in places)
     total_ns = sum(step.makespan_ns for step in steps)
     if not total_ns:
         return None
 
+    ns_by_kind: Counter[PathKindName] = Counter()
     ns_by_line: dict[tuple[PathKindName, Location], Counter[str]] = defaultdict(Counter)
     n_segments: Counter[tuple[PathKindName, Location]] = Counter()
     for segment in (segment for step in steps for segment in step.segments):
         key = segment.kind, replace(segment.location, op=None)
         ns_by_line[key][segment.op or ""] += segment.ns
         n_segments[key] += 1
+        ns_by_kind[segment.kind] += segment.ns
 
+    of_all = {(line.kind, replace(line.location, op=None)): line for line in path.lines}
     lines = []
     for (kind, location), ns_by_name in ns_by_line.items():
         ns, n = ns_by_name.total(), n_segments[kind, location]
         ((name, name_ns),) = ns_by_name.most_common(1)
+        # A segment has the name of its operator alone: what else it is in is that of all steps.
+        line = of_all.get((kind, location))
+        if kind != "operator" and line is not None:
+            name, name_ns = line.main_name, round(ns * line.main_share / line.share)
         lines.append(
             PathLine(
                 kind, location, ns, ns // len(steps), ns / total_ns, n, n, name, name_ns / total_ns
@@ -156,7 +193,10 @@ def find_path_of(path: CriticalPathSummary | None, of: slice) -> CriticalPathSum
         n_steps=len(steps),
         total_ns=total_ns,
         per_step_ns=total_ns // len(steps),
-        parts=(),
+        parts=tuple(
+            PathPart(kind, ns, ns // len(steps), ns / total_ns)
+            for kind, ns in ns_by_kind.most_common()
+        ),
         lines=tuple(lines),
         entries=(),
         blocking=(),
@@ -165,26 +205,32 @@ def find_path_of(path: CriticalPathSummary | None, of: slice) -> CriticalPathSum
     )
 
 
-def _count_long_first_steps(report: Report, breakdown: Breakdown) -> int:
-    """Return how many steps at the beginning are long; 0 where long ones come later, too."""
-    lengths = [step.time_ns for step in report.summary.steps]
-    has_parts = all(step.parts for step in report.summary.steps)
-    if not lengths or report.ranks or breakdown.n_steps != len(lengths) or not has_parts:
-        return 0
+def _find_other_kinds(report: Report, breakdown: Breakdown) -> tuple[int, ...]:
+    """Return the places of steps that take much longer or less long than most; none if few do not.
+
+    They are left out only where they move the mean: a hundredth step that takes twice as long is a
+    part of what the steps take.
+    """
+    steps = report.summary.steps
+    has_parts = all(step.parts for step in steps)
+    if not steps or report.ranks or breakdown.n_steps != len(steps) or not has_parts:
+        return ()
     # A step may be long because other programs took its core.
     if any(fault.name == BUSY_MACHINE for fault in report.health):
-        return 0
-    usual = median(lengths)
-    if mean(lengths) <= MIN_SKEW * usual:
-        return 0
+        return ()
 
-    is_long = [length > MIN_SKEW * usual for length in lengths]
-    n_first = is_long.index(False)
-    is_later_long = any(is_long[n_first:])
-    return 0 if is_later_long or len(lengths) - n_first < _MIN_LATER_STEPS else n_first
+    lengths = [step.time_ns for step in steps]
+    middle = median(lengths)
+    is_usual = [_MAX_USUAL * middle <= length <= MIN_SKEW * middle for length in lengths]
+    usual = [length for length, is_kept in zip(lengths, is_usual, strict=True) if is_kept]
+    if len(usual) < max(_MIN_USUAL_STEPS, _MIN_USUAL_SHARE * len(steps)):
+        return ()
+    if abs(mean(lengths) - mean(usual)) <= _MIN_DIFFERENCE * mean(usual):
+        return ()
+    return tuple(place for place, is_kept in enumerate(is_usual) if not is_kept)
 
 
-def _break_down(breakdown: Breakdown, steps: tuple[StepSummary, ...]) -> Breakdown:
+def _break_down(breakdown: Breakdown, steps: Sequence[StepSummary]) -> Breakdown:
     """Return the breakdown of some of the steps."""
     total_ns, n_steps = sum(step.time_ns for step in steps), len(steps)
     ns_by_kind: Counter[str] = Counter()

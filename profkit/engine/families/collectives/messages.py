@@ -7,6 +7,11 @@ import numpy as np
 from profkit.dataclass import dataclass
 from profkit.engine.context import Context
 from profkit.engine.device_support import lacks_bfloat16
+from profkit.engine.families.collectives.buckets import (
+    LARGER_BUCKETS,
+    BucketThresholds,
+    find_small_reductions,
+)
 from profkit.engine.families.collectives.gradients import after_backward, are_started_within
 from profkit.engine.families.collectives.waits import CollectiveWaits
 from profkit.index.ranks.collectives import host_collectives
@@ -125,20 +130,21 @@ def _choose_fix(ctx: Context, waits: CollectiveWaits, program: DistributedProgra
     if program.is_ddp:
         if not _mostly(waits, in_backward):
             return _EARLIER
-        return _ddp_fix(waits, program, in_backward, "fp16" if lacks_bfloat16(ctx) else "bf16")
+        return _ddp_fix(ctx, waits, program, in_backward)
 
     after = after_backward(ctx, waits) & ~in_backward
     return _WRAP if _mostly(waits, after & waits.are_of_kinds(_OF_GRADIENTS)) else _EARLIER
 
 
 def _ddp_fix(
-    waits: CollectiveWaits, program: DistributedProgram, in_backward: Mask, dtype: str
+    ctx: Context, waits: CollectiveWaits, program: DistributedProgram, in_backward: Mask
 ) -> str:
-    """Return the fix for a model in ``DistributedDataParallel``.
+    """Return the fix for a model in ``DistributedDataParallel``."""
+    # Fewer, larger messages are what small-buckets advises for the same calls.
+    if find_small_reductions(ctx, waits, BucketThresholds()) is not None:
+        return LARGER_BUCKETS
 
-    Args:
-        dtype: The dtype of the hook that compresses gradients, ``bf16`` or ``fp16``.
-    """
+    dtype = "fp16" if lacks_bfloat16(ctx) else "bf16"
     n_sent = int(in_backward.sum())
     each_pass_sends = n_sent >= program.n_forwards
     # With accumulated gradients (`no_sync`), only the last pass before an update sends.
