@@ -85,6 +85,8 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
         return
 
     share = total_ns / ctx.window_ns
+    # Kernels of a graph are named while it is captured: what was captured before has none.
+    has_graphs = len(GRAPH_LAUNCH.rows(ctx.events)) > 0
     longest_ns = int((ctx.unrecorded.ends_ns - ctx.unrecorded.starts_ns).max())
     missing = _count_missing_collectives(ctx)
     issued = f" {counted(missing, 'collective')} more were issued than ran." if missing > 0 else ""
@@ -99,7 +101,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
         fix=(
             "Start the recording before CUDA graphs are captured, record without other profilers, "
             "and with a newer PyTorch."
-            if len(GRAPH_LAUNCH.rows(ctx.events))
+            if has_graphs
             else "Record without other profilers, and with a newer PyTorch."
         ),
         n=len(ctx.unrecorded),

@@ -38,7 +38,7 @@ def find_cold_starts(window: Window) -> Iterator[Candidate]:
 
 
 def find_cold_share(window: Window) -> float:
-    """Return the share of all steps in launches that load code; 0 where that is told otherwise."""
+    """Return the share of all steps in launches that load code; 0 where first steps are apart."""
     path = window.report.summary.critical_path
     if path is None or window.report.ranks or window.follows_long_start or not path.total_ns:
         return 0.0
