@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from profkit.capture.live.endpoint import Message
 
 _COLUMNS: Final = (
-    "rank", "step", "step time", "range", "steps/s", "data", "syncs", "memory", "growth",
+    "step", "step time", "range", "steps/s", "data", "syncs", "memory", "growth",
 )  # fmt: skip
 _CLEAR: Final = "\x1b[H\x1b[2J"
 _ONCE_S: Final = 1.0
@@ -137,9 +137,11 @@ def measure_interval(now: "Message", before: "Message", first: "Message") -> Int
 
 def format_table(intervals: list[Interval], *, with_title: bool) -> Iterator[str]:
     """Format a table with a row for each process: its mean step time, its range and its memory."""
-    rows: list[tuple[str, ...]] = [_COLUMNS] if with_title else []
+    # A program that is no rank of a job is named by its process id.
+    who = "process" if all(interval.rank is None for interval in intervals) else "rank"
+    rows: list[tuple[str, ...]] = [(who, *_COLUMNS)] if with_title else []
     rows += [_format_row(interval) for interval in intervals]
-    widths = (6, 9, 10, 20, 8, 7, 7, 24, 30)
+    widths = (7, 9, 10, 20, 8, 7, 7, 24, 30)
     for row in rows:
         yield " ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
 

@@ -65,6 +65,14 @@ def row(now: dict[str, Any], before: dict[str, Any]) -> list[str]:
     return line.split()
 
 
+@pytest.mark.parametrize(("rank", "title"), [(3, "rank"), (None, "process")])
+def test_a_program_that_is_no_rank_is_named_by_its_process(rank: int | None, title: str) -> None:
+    now = figures(5, ends=[10_000_000], rank=rank)
+    titles, line = format_table([measure_interval(now, now, now)], with_title=True)
+    assert titles.split()[0] == title
+    assert line.split()[0] == str(now["pid"] if rank is None else rank)
+
+
 def test_top_shows_mean_and_range_of_the_steps_since_the_last_look() -> None:
     before = figures(5, ends=[10_000_000], memory={"host": 1 << 20, "cuda:0": 4 << 20})
     ends = [10_000_000, 20_000_000, 50_000_000]

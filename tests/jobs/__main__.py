@@ -76,18 +76,25 @@ JOBS: Final = {
 def run_job(name: str, fault: str, folder: Path) -> tuple[int, dict[str, Any]]:
     """Run a job, and return its exit code and the report; empty without one."""
     report = folder / "report.json"
-    words = ["-m", "profkit", "run", "--json", str(report), "torchrun", "--nproc_per_node"]
+    launch = ["torchrun", "--nproc_per_node", name[-1], str(PROGRAM), name[:-1], fault]
     with (folder / "err").open("wb") as errors:
-        ended = subprocess.run(
-            [sys.executable, *words, name[-1], str(PROGRAM), name[:-1], fault],
-            cwd=folder,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
-            stdout=errors,
-            stderr=errors,
-            timeout=TIMEOUT_S,
-            check=False,
-        )
-    return ended.returncode, json.loads(report.read_text()) if report.exists() else {}
+
+        def call_profkit(*words: str) -> int:
+            return subprocess.run(
+                [sys.executable, "-m", "profkit", *words],
+                cwd=folder,
+                env={**os.environ, "PYTHONPATH": str(ROOT)},
+                stdout=errors,
+                stderr=errors,
+                timeout=TIMEOUT_S,
+                check=False,
+            ).returncode
+
+        code = call_profkit("run", "--json", str(report), *launch)
+        if not report.exists():
+            # torchrun ends the other ranks of a job that fails, also one that reports on it.
+            call_profkit("analyze", "--format", "json", "-o", str(report))
+    return code, json.loads(report.read_text()) if report.exists() else {}
 
 
 def judge(fault: str, code: int, report: dict[str, Any]) -> tuple[bool, str]:
