@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import takewhile
 from statistics import mean, median
 from typing import Final
 
@@ -221,12 +222,17 @@ def table_title(items: str, *, per_step: bool) -> str:
 
 
 def ranking(findings: Sequence[Finding]) -> str:
-    """Say how findings are ordered: by cost, but notes last even where one costs more."""
+    """Say how findings are ordered: by cost, but errors first and notes last at any cost."""
     others = [finding for finding in findings if finding.severity != "note"]
-    notes = findings[len(others) :]
+    errors = [*takewhile(lambda finding: finding.severity == "error", others)]
+    warnings, notes = others[len(errors) :], findings[len(others) :]
+
+    order = "highest cost first"
+    if errors and warnings and warnings[0].cost.ns_and_bytes > errors[-1].cost.ns_and_bytes:
+        order = "errors first, then the highest cost"
     if others and notes and notes[0].cost.ns_and_bytes > others[-1].cost.ns_and_bytes:
-        return "highest cost first, notes last"
-    return "highest cost first"
+        order += ", notes last"
+    return order
 
 
 def source_line(file: str, line: int | None, base: str) -> str:

@@ -515,6 +515,13 @@ def test_a_note_with_a_higher_cost_makes_neither_the_headline_nor_the_order_fals
     assert ranking((first, second, note)) == "highest cost first, notes last"
     assert ranking((first, replace(note, cost=Cost(0)))) == "highest cost first"
     assert ranking((note,)) == "highest cost first"
+    error, warning = (
+        replace(first, severity="error", cost=Cost(0)),
+        replace(first, severity="warning"),
+    )
+    assert ranking((error, warning)) == "errors first, then the highest cost"
+    assert ranking((error, warning, note)) == "errors first, then the highest cost, notes last"
+    assert ranking((replace(error, cost=note.cost), warning)) == "highest cost first"
     text = headline(replace(report, findings=(first, second, note)))
     assert "Highest cost (excluding notes): the loader starves the GPU" in text
     assert "Highest memory cost: tensors" in text
