@@ -60,12 +60,15 @@ class PlaceTime:
         ns: Per step.
         location: The source line, or None.
         is_data: Whether it prepares batches, or waits for them.
+        may_be_unlisted: Whether it is listed from some time on: a rank that does not list it may
+            spend less there.
     """
 
     where: str
     ns: int
     location: Location | None = None
     is_data: bool = False
+    may_be_unlisted: bool = False
 
 
 @dataclass(frozen=True)

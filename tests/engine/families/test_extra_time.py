@@ -38,3 +38,11 @@ def test_a_place_of_all_ranks_does_not_tell_what_one_does_alone(
     assert (alone and alone.ns) == found_ns
     either = find_extra_time(job, 1, MS)
     assert either == replace(place(7, 10 * MS), ns=10 * MS - other_ns)
+
+
+def test_what_another_rank_does_not_list_may_not_be_done_alone() -> None:
+    found_by_rule = replace(place(137, 20 * MS), may_be_unlisted=True)
+    job = job_of((), (found_by_rule, place(68, 10 * MS)))
+    assert find_extra_time(job, 1, MS) == place(68, 10 * MS)
+    assert find_extra_time(job_of((), (found_by_rule,)), 1, MS, alone=True) is None
+    assert find_extra_time(job_of((), (found_by_rule,)), 1, MS) == found_by_rule

@@ -49,7 +49,7 @@ def find_extra_time(
     own_ns = {_key(place): place.ns for place in job.ranks[rank].places}
 
     def is_alone(place: PlaceTime) -> bool:
-        return place.ns >= _ALONE * own_ns[_key(place)]
+        return not place.may_be_unlisted and place.ns >= _ALONE * own_ns[_key(place)]
 
     return max(
         (place for place in slower if is_alone(place) or not alone),
@@ -77,11 +77,14 @@ def list_place_times(report: Report) -> tuple[PlaceTime, ...]:
         places.append(PlaceTime(at(line.location), ns // n, line.location))
 
     path = summary.critical_path
+    path_lines = path.lines if path is not None else ()
+    # Where a rank waits for others, the one that is late spends its time in Python.
+    waits = {part.location for part in path_lines if part.kind == "communication"}
     # The lines above have the time of operators alone: not of the Python between them.
     places += [
-        PlaceTime(at(part.location), part.ns // n, part.location)
-        for part in (path.lines if path is not None else ())
-        if part.kind == "python" and part.location.line is not None
+        PlaceTime(at(part.location), part.ns // n, part.location, may_be_unlisted=True)
+        for part in path_lines
+        if part.kind == "python" and part.location.line is not None and part.location not in waits
     ]
 
     if summary.sampled is not None and summary.sampled.n_steps:
@@ -97,7 +100,9 @@ def list_place_times(report: Report) -> tuple[PlaceTime, ...]:
             # The second location of a wait for a loader is the line in the data set that takes it.
             where = finding.locations[:2][-1 if finding.name == _STARVED else 0]
             is_data = finding.rule.startswith("DAT")
-            places.append(PlaceTime(at(where), finding.cost.ns // n, where, is_data))
+            places.append(
+                PlaceTime(at(where), finding.cost.ns // n, where, is_data, may_be_unlisted=True)
+            )
 
     # A place may be a line and have samples and findings: its longest time counts.
     longest: dict[object, PlaceTime] = {}
