@@ -507,6 +507,18 @@ def test_a_name_with_less_than_half_of_the_largest_part_is_its_longest(tmp_path:
     assert "train (train.py:7), the longest aten::mm (40%)." in headline_of(b, tmp_path)
 
 
+def test_errors_come_first_at_any_cost() -> None:
+    first = reports.build_gpu_report().findings[0]
+    note = replace(first, severity="note", cost=Cost(900 * reports.MS))
+    error, warning = (
+        replace(first, severity="error", cost=Cost(0)),
+        replace(first, severity="warning"),
+    )
+    assert ranking((error, warning)) == "errors first, then the highest cost"
+    assert ranking((error, warning, note)) == "errors first, then the highest cost, notes last"
+    assert ranking((replace(error, cost=note.cost), warning)) == "highest cost first"
+
+
 def test_a_note_with_a_higher_cost_makes_neither_the_headline_nor_the_order_false() -> None:
     report = reports.build_gpu_report()
     first, second = report.findings
@@ -515,13 +527,7 @@ def test_a_note_with_a_higher_cost_makes_neither_the_headline_nor_the_order_fals
     assert ranking((first, second, note)) == "highest cost first, notes last"
     assert ranking((first, replace(note, cost=Cost(0)))) == "highest cost first"
     assert ranking((note,)) == "highest cost first"
-    error, warning = (
-        replace(first, severity="error", cost=Cost(0)),
-        replace(first, severity="warning"),
-    )
-    assert ranking((error, warning)) == "errors first, then the highest cost"
-    assert ranking((error, warning, note)) == "errors first, then the highest cost, notes last"
-    assert ranking((replace(error, cost=note.cost), warning)) == "highest cost first"
+
     text = headline(replace(report, findings=(first, second, note)))
     assert "Highest cost (excluding notes): the loader starves the GPU" in text
     assert "Highest memory cost: tensors" in text
