@@ -60,12 +60,11 @@ from profkit.engine.families.tensor_loops import (
 )
 from profkit.index.distinct import distinct
 from profkit.index.intervals import covered_by
-from profkit.index.runtime_calls import are_optimizer_steps, rows_named
+from profkit.index.runtime_calls import are_optimizer_steps, rows_named, updates_begin_ns
 from profkit.rule import (
     Category,
     Context,
     Finding,
-    Int64s,
     Need,
     ProgramChange,
     Rows,
@@ -80,7 +79,6 @@ from profkit.rule import (
     regex,
     time_per_step,
     time_with_share,
-    torch_names,
     uses_device,
 )
 
@@ -169,7 +167,8 @@ def _build_findings(
         return
 
     locations = find_costliest_lines(ctx, calls)
-    step_ns = int(ctx.events.dur_ns[calls].sum())
+    # The model's time in a closure, as Lightning passes one, is no update.
+    step_ns = int((ctx.events.end_ns[calls] - updates_begin_ns(ctx.events, calls)).sum())
     device_ns = covered_by(ctx.events, work).total_ns
     n_ops_per_call = round(len(ops) / len(calls))
     for_kernels = f" on the host for {time_per_step(ctx, device_ns)} of kernels"
@@ -233,23 +232,10 @@ def _find_loops(ctx: Context, calls: Rows) -> tuple[Rows, Rows]:
     caller, ops = select_called(ctx, calls, ops)
 
     # On a GPU an update launches kernels; an optimizer's counters stay on the host.
-    is_update = events.ts_ns[ops] >= _updates_begin_ns(ctx, calls)[np.searchsorted(calls, caller)]
+    is_update = events.ts_ns[ops] >= updates_begin_ns(events, calls)[np.searchsorted(calls, caller)]
     if uses_device(ctx):
         is_update &= np.isin(ops, ctx.launched_by(ops)[1])
     return caller[is_update], ops[is_update]
-
-
-def _updates_begin_ns(ctx: Context, calls: Rows) -> Int64s:
-    """Return the end of the last backward pass within each call, or else the call's start.
-
-    A closure runs forward and backward within ``step()``, the backward on any thread.
-    """
-    events = ctx.events
-    backward = np.flatnonzero(rows_named(events, torch_names.BACKWARD, Category.OP))
-    backward = backward[np.argsort(events.ts_ns[backward], kind="stable")]
-    ends_ns = np.maximum.accumulate(np.append(-1, events.end_ns[backward]))
-    n_before = np.searchsorted(events.ts_ns[backward], events.end_ns[calls])
-    return np.maximum(events.ts_ns[calls], np.minimum(ends_ns[n_before], events.end_ns[calls]))
 
 
 def _suggest_fix(optimizer: str, *, on_gpu: bool) -> str:

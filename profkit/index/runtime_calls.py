@@ -7,8 +7,8 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from profkit.model.events import HOST_CALLS, Category, EventTable, Int32s, Mask, Rows
-from profkit.model.torch_names import OPTIMIZER_STEP
+from profkit.model.events import HOST_CALLS, Category, EventTable, Int32s, Int64s, Mask, Rows
+from profkit.model.torch_names import BACKWARD, OPTIMIZER_STEP
 from profkit.patterns import regex
 
 
@@ -133,3 +133,18 @@ def map_names(
 def are_optimizer_steps(events: EventTable) -> Mask:
     """Return which rows are calls of ``Optimizer.step``. Shape ``(n,)``."""
     return rows_named(events, OPTIMIZER_STEP, Category.ANNOTATION, Category.OP)
+
+
+def updates_begin_ns(events: EventTable, step_calls: Rows) -> Int64s:
+    """Return when each call of ``Optimizer.step`` begins to update parameters. Shape of the calls.
+
+    That is the end of the last backward pass within the call, or else the call's start: a closure
+    runs forward and backward within ``step()``, the backward on any thread.
+    """
+    backward = np.flatnonzero(rows_named(events, BACKWARD, Category.OP))
+    backward = backward[np.argsort(events.ts_ns[backward], kind="stable")]
+    ends_ns = np.maximum.accumulate(np.append(-1, events.end_ns[backward]))
+
+    n_before = np.searchsorted(events.ts_ns[backward], events.end_ns[step_calls])
+    last_ns = np.minimum(ends_ns[n_before], events.end_ns[step_calls])
+    return np.maximum(events.ts_ns[step_calls], last_ns)

@@ -153,7 +153,9 @@ def test_operators_on_the_host_beside_a_gpu_do_not_count(found: Found) -> None:
 
 
 @pytest.mark.parametrize("is_fused", [True, False])
-def test_a_closure_within_the_step_does_not_count(found: Found, *, is_fused: bool) -> None:
+def test_a_closure_within_the_step_does_not_count(
+    found: Found, analyzed: Analyzed, *, is_fused: bool
+) -> None:
     b = TraceBuilder()
     for _ in range(3):
         with b.step(), b.annotation("Optimizer.step#Adam.step"):
@@ -168,6 +170,12 @@ def test_a_closure_within_the_step_does_not_count(found: Found, *, is_fused: boo
     findings = found(b, RULE)
     saved_ns = 3 * (60 * 9_000 + 59 * 1_000) - 59 * 500
     assert [finding.cost.ns for finding in findings] == ([] if is_fused else [saved_ns])
+
+    # Neither is it the optimizer's time in a message, or among the kinds of work.
+    update_ns = 3 * 60 * 11_000
+    assert [finding.evidence["host_ns"] for finding in findings] == [update_ns][: len(findings)]
+    kinds = {work.kind: work.n_calls for work in analyzed(b, RULE).summary.categories}
+    assert kinds == {"pointwise": 600, "optimizer": 3 * (1 if is_fused else 60)}
 
 
 def test_operators_outside_an_optimizer_are_not_an_optimizer(found: Found) -> None:

@@ -15,8 +15,9 @@ import numpy as np
 
 from profkit.index.distinct import numbered
 from profkit.index.host.nesting import CallTree
+from profkit.index.host.steps import are_in_updates
 from profkit.index.launches import Launches
-from profkit.index.runtime_calls import are_optimizer_steps, rows_named
+from profkit.index.runtime_calls import rows_named
 from profkit.model.events import NO_ROW, Category, EventTable, Int32s, Int64s, Mask, Rows, is_within
 from profkit.model.torch_names import COLLECTIVE
 from profkit.model.work_summary import WorkCategory
@@ -188,7 +189,7 @@ def classify_work(
 ) -> Int64s:
     """Return the category of every operator and of all device work, as its index.
 
-    Work that is launched within ``Optimizer.step`` is an optimizer's, whatever it does.
+    Work that ``Optimizer.step`` launches after its closure is an optimizer's, whatever it does.
 
     Args:
         is_communication: Rows of collective kernels. Shape ``(n,)``.
@@ -206,9 +207,9 @@ def classify_work(
     within = ops[composite[ops] != NO_ROW]
     category[within] = category[composite[within]]
 
-    # An optimizer's step counts as a whole, whatever operators it uses.
-    in_step = tree.nearest(are_optimizer_steps(events))
-    category[ops[in_step[ops] != NO_ROW]] = WORK_CATEGORIES.index("optimizer")
+    # An optimizer's update counts as a whole, whatever operators it uses.
+    in_update = are_in_updates(events, tree)
+    category[ops[in_update[ops]]] = WORK_CATEGORIES.index("optimizer")
 
     # A kernel's operator decides together with its name, so each pair is classified once.
     work = events.kernels
@@ -230,9 +231,7 @@ def classify_work(
 
     category[work] = _classify(pairs, place, of_pair)
     begun = launch[work]
-    category[work[(begun != NO_ROW) & (in_step[begun] != NO_ROW)]] = WORK_CATEGORIES.index(
-        "optimizer"
-    )
+    category[work[(begun != NO_ROW) & in_update[begun]]] = WORK_CATEGORIES.index("optimizer")
 
     category[is_communication] = WORK_CATEGORIES.index("communication")
     category[events.rows_of(Category.MEMCPY, Category.MEMSET)] = WORK_CATEGORIES.index("copy")

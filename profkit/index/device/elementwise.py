@@ -5,8 +5,9 @@ from typing import Final
 import numpy as np
 
 from profkit.index.host.nesting import CallTree
+from profkit.index.host.steps import are_in_updates
 from profkit.index.launches import Launches
-from profkit.index.runtime_calls import are_optimizer_steps, rows_named
+from profkit.index.runtime_calls import rows_named
 from profkit.model.events import MISSING, NO_ROW, Category, EventTable, Mask, Rows
 from profkit.patterns import regex
 
@@ -60,7 +61,7 @@ def find_fusible_chains(
     order = launches.in_order(events)
     work, op = launches.work[order], launches.op[order]
 
-    in_optimizer = tree.nearest(are_optimizer_steps(events)) != NO_ROW
+    in_optimizer = are_in_updates(events, tree)
     is_fusible = elementwise_kernels(events)[work]
     is_fusible &= ~plain_copies(events, tree)[op] & ~in_optimizer[op]
 

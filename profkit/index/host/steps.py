@@ -8,9 +8,11 @@ import numpy as np
 
 from profkit.dataclass import dataclass
 from profkit.index.distinct import distinct
-from profkit.index.runtime_calls import are_optimizer_steps, rows_named
+from profkit.index.host.nesting import CallTree
+from profkit.index.runtime_calls import are_optimizer_steps, rows_named, updates_begin_ns
 from profkit.model.events import (
     HOST_CALLS,
+    NO_ROW,
     PROGRAM,
     Category,
     EventTable,
@@ -280,3 +282,12 @@ def data_waits(events: EventTable) -> Rows:
 def optimizer_steps(events: EventTable) -> Rows:
     """Return the calls of ``Optimizer.step``, ascending."""
     return np.flatnonzero(are_optimizer_steps(events))
+
+
+def are_in_updates(events: EventTable, tree: CallTree) -> Mask:
+    """Return which rows are in an optimizer's update, after its closure. Shape ``(n,)``."""
+    is_step = are_optimizer_steps(events)
+    steps, step_of = np.flatnonzero(is_step), tree.nearest(is_step)
+    begin_ns = np.zeros(len(events), dtype=np.int64)
+    begin_ns[steps] = updates_begin_ns(events, steps)
+    return (step_of != NO_ROW) & (events.ts_ns >= begin_ns[step_of])
