@@ -78,6 +78,7 @@ from profkit.engine.families.sampled_python import (
 from profkit.engine.families.sampled_texts import (
     describe_sampled_place,
     mostly_waits,
+    receives,
     suggest_sampled_fix,
 )
 from profkit.index.distinct import marked
@@ -202,6 +203,8 @@ def _detect_sampled(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
 
         is_all = spent_ns >= _NEARLY_ALL * pauses.total_ns
         yield INFO.finding(
+            # A service is idle between requests, and in a training loop the sender is slow.
+            severity="note" if receives(place) else "warning",
             confidence="medium",
             message=describe_sampled_place(ctx, place, spent_ns),
             fix=suggest_sampled_fix(place),

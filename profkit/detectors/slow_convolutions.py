@@ -43,6 +43,7 @@ from typing import Final
 
 from profkit.engine.families.input_types import are_of_types, first_types
 from profkit.index.intervals import covered_by
+from profkit.index.runtime_calls import rows_named
 from profkit.rule import (
     Category,
     Context,
@@ -90,6 +91,7 @@ class Thresholds:
 _SLOW: Final = regex(
     r"^aten::_?slow_conv(2d|3d|_dilated[23]d|_transpose[23]d)(_forward|_backward)?$"
 )
+_FAST: Final = regex(r"^(aten::mkldnn_convolution|mkldnn::_convolution\w*)$")
 _HALF_TYPES: Final = {"c10::Half": "float16", "c10::BFloat16": "bfloat16"}
 _DOUBLE: Final = ("double",)
 _FIX_TYPE: Final = (
@@ -112,14 +114,18 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     rows = select_on_cpu(ctx, rows)
     # In float64 oneDNN has none, and another rule says what float32 saves.
     rows = rows[~are_of_types(ctx, rows, _DOUBLE)]
+    has_library = rows_named(ctx.events, _FAST, Category.OP).any()
     for location, line_rows in ctx.by_line(rows):
+        # Where others run in oneDNN, torch itself has left it out for small ones.
+        kind = _find_half_type(ctx, line_rows)
+        if has_library and not kind:
+            continue
         change = ProgramChange(scaled=((line_rows, thresholds.assumed_kept_share),))
         saving = measure_saving(ctx, change, "estimate")
         if not saving.reaches(thresholds.min_saved_share):
             continue
 
         spent = covered_by(ctx.events, line_rows)
-        kind = _find_half_type(ctx, line_rows)
         yield saving.finding(
             INFO,
             confidence="high" if kind else "medium",

@@ -54,6 +54,15 @@ def test_convolutions_of_onednn_are_fast(found: Found) -> None:
     assert found(program(FAST, "float"), RULE) == ()
 
 
+def test_a_small_convolution_that_torch_leaves_out_of_onednn_is_its_own_choice(
+    found: Found,
+) -> None:
+    b = program(SLOW)
+    with b.step():
+        b.compute(FAST, 5_000_000)
+    assert found(b, RULE) == ()
+
+
 def test_float64_has_no_fast_precision(found: Found) -> None:
     assert found(program(SLOW, "double"), RULE) == ()
 

@@ -229,3 +229,26 @@ def test_workers_that_make_some_later_steps_wait_for_long_are_found(found: Found
     assert finding.cost.ns == sum(often) + 70_000 + 55_000 - (10_000 + 7 * 55_000 + 6 * 1_000)
     once = [900_000, 50_000, 50_000, 50_000, 900_000, 50_000, 50_000]
     assert not found(training(once, workers=True, device_ns=55_000), RULE)
+
+
+@pytest.mark.parametrize(
+    ("n_rows", "other", "is_by_index"),
+    [(64, "", True), (64, "aten::mul", False), (16, "", False)],
+)
+def test_rows_of_tensors_in_memory_are_to_be_taken_by_one_index(
+    found: Found, n_rows: int, other: str, *, is_by_index: bool
+) -> None:
+    b = TraceBuilder(device_names=())
+    for _ in range(3):
+        with b.step():
+            with b.annotation("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"):
+                for _ in range(n_rows):
+                    b.compute("aten::select", 3_000)
+                    b.advance(3_000)
+                    if other:
+                        b.compute(other, 3_000)
+                b.compute("aten::stack", 30_000)
+            b.compute("aten::mm", 400_000)
+    (finding,) = found(b, RULE)
+    assert ("features[index]" in finding.fix) == is_by_index
+    assert ("num_workers=" in finding.fix) != is_by_index

@@ -2,6 +2,8 @@
 
 from typing import Final
 
+import numpy as np
+
 from profkit.dataclass import dataclass
 from profkit.engine.context import Context
 from profkit.engine.families.loader_functions import LoaderFunction, are_workers_idle
@@ -11,7 +13,8 @@ from profkit.engine.families.python_calls import (
     are_within,
 )
 from profkit.engine.wording import counted
-from profkit.model.events import Rows
+from profkit.index.runtime_calls import rows_named
+from profkit.model.events import NO_ROW, Category, Rows
 from profkit.patterns import regex
 from profkit.units import format_ns
 
@@ -31,6 +34,19 @@ _OPENS: Final = regex(
 
 _TABLES: Final = "pandas"
 """The library that makes an object of its own of each row that a sample reads."""
+_ROW: Final = regex(r"^aten::select$")
+_VIEWS: Final = regex(
+    r"^aten::(select|as_strided|unsqueeze|stack|cat|narrow|slice|view|expand|empty|resize_|item"
+    r"|_local_scalar_dense)$"
+)
+"""What it takes to select the rows of a batch and to join them."""
+_MANY_ROWS: Final = 32
+_NEARLY_ALL: Final = 0.95
+_FIX_ROWS: Final = (
+    "Take each batch by one index, as in `for index in torch.randperm(n).split(batch_size): x, y = "
+    "features[index], labels[index]`: the data are tensors in memory, and the loader takes and "
+    "joins their rows one by one."
+)
 
 
 @dataclass(frozen=True)
@@ -111,6 +127,8 @@ def suggest_for_workers(ctx: Context, wait: LoaderWait) -> str:
 def suggest_workers(ctx: Context, wait: LoaderWait) -> str:
     """Return the fix of a loader that prepares batches in the loop's own process."""
     less = _suggest_less(wait)
+    if wait.function is None and _takes_rows(ctx, wait):
+        return _FIX_ROWS
     if are_within(ctx, wait.rows, TRANSFORMERS_PIPELINE):
         return (
             "Call the pipeline of Transformers with many inputs at once and `num_workers=1` (more "
@@ -136,6 +154,17 @@ def suggest_workers(ctx: Context, wait: LoaderWait) -> str:
         f"{_divide_stream(wait)}, so that batches are prepared in parallel with the model{limit}, "
         f"or {less}."
     )
+
+
+def _takes_rows(ctx: Context, wait: LoaderWait) -> bool:
+    """Return whether batches are rows of tensors, taken one by one and joined: nothing else."""
+    is_op = ctx.events.category == Category.OP
+    is_op &= ctx.nearest(wait.rows) != NO_ROW
+    is_op[wait.rows] = False
+    n_rows = np.count_nonzero(is_op & rows_named(ctx.events, _ROW, Category.OP))
+    n_views = np.count_nonzero(is_op & rows_named(ctx.events, _VIEWS, Category.OP))
+    is_many = n_rows >= _MANY_ROWS * len(wait.rows)
+    return bool(is_many and n_views >= _NEARLY_ALL * np.count_nonzero(is_op))
 
 
 def saved_by_workers_ns(ctx: Context, wait: LoaderWait) -> int:

@@ -90,8 +90,14 @@ class SampledPlace:
 
     def is_certain(self, n_samples: int) -> bool:
         """Return whether so many samples in all show that it takes a share of note."""
+        # That files are written is certain by each sample, and only their share is not.
+        n_errors = 1 if _writes_files(self.callee) and self.library else _N_ERRORS
         is_seen_often = self.n_samples >= MIN_SAMPLES
-        return is_seen_often and is_beyond_chance(self.share, n_samples, MIN_SHARE)
+        return is_seen_often and is_beyond_chance(self.share, n_samples, MIN_SHARE, n_errors)
+
+
+def _writes_files(callee: str) -> bool:
+    return bool(CHECKPOINT_CALL.search(callee) or _SUMMARY_CALL.search(callee))
 
 
 def runs_steps(library: str, callee: str) -> bool:
@@ -101,14 +107,13 @@ def runs_steps(library: str, callee: str) -> bool:
         library: The package that its time is in.
         callee: As the program writes it, such as ``torch.save``.
     """
-    is_of_steps = not (CHECKPOINT_CALL.search(callee) or _SUMMARY_CALL.search(callee))
-    return library == TORCH and is_of_steps
+    return library == TORCH and not _writes_files(callee)
 
 
-def is_beyond_chance(share: float, n_samples: int, least: float) -> bool:
+def is_beyond_chance(share: float, n_samples: int, least: float, n_errors: int = _N_ERRORS) -> bool:
     """Return whether so many samples show that a share is at least so large."""
     error = sqrt(max(0.0, share * (1 - share)) / max(1, n_samples))
-    return share - _N_ERRORS * error >= least
+    return share - n_errors * error >= least
 
 
 def find_main_callee(times: Mapping[str, float]) -> str:

@@ -14,6 +14,8 @@ _MIN_WAITING: Final = 0.5
 """A function that waits for less of its time computes."""
 _COLLECT: Final = regex(r"(^|\.)collect$|^gc\.")
 _SLEEP: Final = regex(r"(^|\.)sleep$")
+_RECEIVES: Final = regex(r"(^|\.)(get|recv\w*|accept|poll|select|readline)$")
+"""Calls that wait until another thread, process or machine sends something."""
 _TENSOR: Final = regex(
     r"(^|\.)(tensor|as_tensor|asarray|Tensor|(Float|Double|Half|Long|Int|Bool)Tensor)$"
 )
@@ -35,6 +37,10 @@ _FIX_SLEEP: Final = (
     "Leave out the sleep, or wait for the event itself in another thread, so that the next step "
     "does not wait for a timer."
 )
+_FIX_RECEIVE: Final = (
+    "Make what `{}` waits for faster, or start it earlier; a service without requests has nothing "
+    "to change."
+)
 FIX_LOAD: Final = "Read the file once, before the loop."
 FIX_SAVE: Final = (
     "Write checkpoints less often, or with `torch.distributed.checkpoint.async_save`, which writes "
@@ -45,6 +51,11 @@ FIX_SAVE: Final = (
 def mostly_waits(place: SampledPlace | FunctionSummary) -> bool:
     """Return whether a function mostly waits: for a timer, a lock, I/O or a process."""
     return place.waiting_share >= _MIN_WAITING or bool(_SLEEP.search(place.callee))
+
+
+def receives(place: SampledPlace | FunctionSummary) -> bool:
+    """Return whether a call waits for what another thread, process or machine sends."""
+    return mostly_waits(place) and bool(_RECEIVES.search(place.callee))
 
 
 def call_text(callee: str, location: Location, quote: str = "") -> str:
@@ -77,6 +88,8 @@ def suggest_sampled_fix(place: SampledPlace) -> str:
     """Return what to do about a function, by what it does."""
     if fix := _suggest_for_call(place):
         return fix
+    if receives(place):
+        return _FIX_RECEIVE.format(place.callee)
     if mostly_waits(place):
         return (
             f"Start {_name(place)} in a thread or process ahead of the step that needs its result, "
