@@ -290,4 +290,4 @@ def are_in_updates(events: EventTable, tree: CallTree) -> Mask:
     steps, step_of = np.flatnonzero(is_step), tree.nearest(is_step)
     begin_ns = np.zeros(len(events), dtype=np.int64)
     begin_ns[steps] = updates_begin_ns(events, steps)
-    return (step_of != NO_ROW) & (events.ts_ns >= begin_ns[step_of])
+    return np.asarray((step_of != NO_ROW) & (events.ts_ns >= begin_ns[step_of]))
