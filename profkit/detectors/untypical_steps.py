@@ -40,6 +40,7 @@ Source:
 
 from collections.abc import Iterator
 
+from profkit.engine.families.run_steps import FIX_RESTARTS, compare_with_run
 from profkit.rule import (
     Context,
     Finding,
@@ -49,7 +50,6 @@ from profkit.rule import (
     format_ns,
     format_share,
     needs,
-    windows,
 )
 
 INFO = RuleInfo(
@@ -80,21 +80,13 @@ class Thresholds:
 
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield a finding if the steps of the run take much longer than the recorded ones."""
-    live = ctx.live
-    starts_ns, ends_ns = windows(ctx)
-    if live is None or len(live.samples) == 0 or not len(starts_ns):
+    run = compare_with_run(ctx)
+    if run is None or run.n_steps < thresholds.min_steps_count:
+        return
+    if run.ratio < thresholds.min_ratio:
         return
 
-    first, last = live.samples[0], live.samples[-1]
-    n_steps = last.step - first.step
-    if n_steps < thresholds.min_steps_count:
-        return
-    spent_ns = (last.ts_ns - last.own_ns) - (first.ts_ns - first.own_ns)
-    mean_ns, lengths_ns = spent_ns / n_steps, ends_ns - starts_ns
-    if mean_ns < thresholds.min_ratio * int(lengths_ns.max()):
-        return
-
-    recorded_ns = float(lengths_ns.mean())
+    mean_ns, recorded_ns, n_steps = run.mean_ns, run.recorded_ns, run.n_steps
     elsewhere_share = 1 - recorded_ns / mean_ns
     yield INFO.finding(
         confidence="high",
@@ -121,9 +113,4 @@ def _suggest_fix(ctx: Context) -> str:
         "its steps."
     )
     threads = None if ctx.trace.capture is None else ctx.trace.capture.threads
-    if threads is not None and threads.n_workers:
-        fix += (
-            " If each epoch starts the loader's workers anew, keep them by "
-            "`persistent_workers=True`, or use `num_workers=0` for data in memory."
-        )
-    return fix
+    return f"{fix} {FIX_RESTARTS}" if threads is not None and threads.n_workers else fix

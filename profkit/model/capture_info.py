@@ -208,7 +208,7 @@ class Compiles:
     n_left_out: int = 0
 
 
-SampledPart = Literal["", "backward", "data", "sampler", "stream"]
+SampledPart = Literal["", "backward", "data", "sampler", "stream", "build"]
 LOADER_PARTS: Final = frozenset({"data", "sampler", "stream"})
 """Parts of a step in which a loader prepares a batch, or waits for one."""
 
@@ -230,7 +230,8 @@ class SampledFunction:
             another process.
         callee: What the line calls, as the program writes it, such as ``gc.collect``; empty where
             the line itself runs, or that is not known.
-        part: ``backward``: below autograd's engine; ``data``: below a loader of torch, ``sampler``
+        part: ``build``: in the constructors of torch's modules, for a run without steps. For steps
+            ``backward``: below autograd's engine; ``data``: below a loader of torch, ``sampler``
             where it takes the next indices, ``stream`` where it reads an ``IterableDataset``; else
             empty.
     """

@@ -116,6 +116,7 @@ PUBLISHED = {
     "CPU001": "output-in-step",
     "CPU002": "host-function",
     "CPU003": "slowing-steps",
+    "CPU004": "rebuilt-model",
     "PRF001": "no-warm-up",
     "PRF002": "carried-in-device-work",
     "PRF003": "no-stacks",

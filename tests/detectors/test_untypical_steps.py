@@ -96,3 +96,21 @@ def test_profkits_own_time_is_not_the_steps(found: Callable[..., tuple[Finding, 
 def test_without_monitored_steps_it_is_skipped(analyzed: Callable[..., Report]) -> None:
     (unchecked,) = analyzed(record_steps(5), RULE).unchecked
     assert unchecked.rule == "PRF015"
+
+
+@pytest.mark.parametrize(("step_ms", "words"), [(5, "Start workers once."), (15, "Raise `num_w")])
+def test_a_loader_that_starts_workers_anew_is_not_told_to_prefetch(
+    tmp_path: Path, step_ms: int, words: str
+) -> None:
+    threads = HostThreads(8, n_threads=1, n_workers=2)
+    b = TraceBuilder(
+        device_names=(),
+        capture=CaptureInfo(version="0", name="train", steps="optimizer", threads=threads),
+    )
+    for _ in range(3):
+        with b.step():
+            b.load(step_ms * MS // 2, workers=True)
+            b.compute("aten::mm", step_ms * MS // 2)
+    PLAIN.write(tmp_path / "run.memory.json.gz")
+    report = analyze(b.write(tmp_path / "run.pt.trace.json.gz"), select=["starved-by-loader"])
+    assert [finding.fix.startswith(words) for finding in report.findings] == [True]

@@ -1,5 +1,6 @@
 """The functions of the program in which sampled stacks were."""
 
+import os
 from collections import Counter
 from typing import Final
 
@@ -10,6 +11,8 @@ from profkit.model.capture_info import SampledFunction, SampledTime
 from profkit.model.location import COMPREHENSIONS, MODULE_LEVEL
 
 _MAX_FUNCTIONS: Final = 200
+_MODULES: Final = os.path.join("torch", "nn", "modules")  # noqa: PTH118  (a part of a path)
+_CONSTRUCTORS: Final = frozenset({"__init__", "reset_parameters", "_reset_parameters"})
 _NOWHERE: Final = ("", "")
 
 
@@ -20,14 +23,16 @@ def summarize_samples(sampler: StackSampler) -> SampledTime | None:
     ns: Counter[tuple[str, str]] = Counter()
     lines: dict[tuple[str, str], Counter[int]] = {}
     libraries: dict[tuple[str, str], Counter[str]] = {}
+    build_ns: Counter[tuple[str, str]] = Counter()
 
     for stack in sampler.counts():
-        user, library, _ = find_user_call(stack.calls, files)
+        user, library, place = find_user_call(stack.calls, files)
         function = _NOWHERE if user is None else (user[0], user[2])
         n[function] += stack.n
         ns[function] += stack.ns
         lines.setdefault(function, Counter())[0 if user is None else user[1]] += stack.ns
         libraries.setdefault(function, Counter())[library] += stack.ns
+        build_ns[function] += stack.ns if _builds_modules(stack.calls[place + 1 :]) else 0
 
     # A function has one place in the report: the line and the library in which it was longest.
     functions = [
@@ -36,6 +41,7 @@ def summarize_samples(sampler: StackSampler) -> SampledTime | None:
             n=n[file, name],
             ns=spent_ns,
             library=libraries[file, name].most_common(1)[0][0],
+            part="build" if 2 * build_ns[file, name] > spent_ns else "",
         )
         for (file, name), spent_ns in ns.most_common(_MAX_FUNCTIONS)
     ]
@@ -47,6 +53,11 @@ def summarize_samples(sampler: StackSampler) -> SampledTime | None:
         running_ns=ns.total(),
         functions=functions,
     )
+
+
+def _builds_modules(calls: Calls) -> bool:
+    """Return whether calls of libraries are those of a constructor of torch's modules."""
+    return any(_MODULES in file and name in _CONSTRUCTORS for file, _, name in calls)
 
 
 def find_user_call(calls: Calls, files: SourceFiles) -> tuple[Call | None, str, int]:

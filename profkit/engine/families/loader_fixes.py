@@ -12,6 +12,7 @@ from profkit.engine.families.python_calls import (
     TRANSFORMERS_TRAINER,
     are_within,
 )
+from profkit.engine.families.run_steps import FIX_RESTARTS, is_mostly_elsewhere
 from profkit.engine.wording import counted
 from profkit.index.runtime_calls import rows_named
 from profkit.model.events import NO_ROW, Category, Rows
@@ -105,6 +106,9 @@ def suggest_for_workers(ctx: Context, wait: LoaderWait) -> str:
             f"Raise `num_workers`, also beyond the cores: `{function.owner}` mostly waits. Or "
             f"{less}."
         )
+    # Workers that have just started have no batch ready, whatever is fetched ahead.
+    if is_mostly_elsewhere(ctx):
+        return f"Start workers once. {FIX_RESTARTS}"
     if are_workers_idle(ctx):
         return (
             "Raise `prefetch_factor`, so that batches are ready ahead: the workers wait most of "

@@ -262,6 +262,19 @@ def locate_by_samples(ctx: Context, spent_ns: int) -> tuple[Location, ...]:
     return (replace(places[0], precision="function"),) if len(places) == 1 else ()
 
 
+def find_sampled_build(ctx: Context) -> tuple[Location | None, int]:
+    """Find the function that builds models in a run without steps, and its time in the run."""
+    capture = ctx.trace.capture
+    sampled = None if capture is None else capture.sampled
+    functions = [] if sampled is None or sampled.n_steps else sampled.functions
+    for function in functions:
+        is_seen_often = function.n >= MIN_SAMPLES and function.place[0]
+        share = function.ns / max(1, sampled.running_ns) if sampled is not None else 0.0
+        if function.part == "build" and is_seen_often and share >= MIN_SHARE:
+            return Location(*function.place, precision="function"), function.ns
+    return None, 0
+
+
 @dataclass(frozen=True)
 class _Share:
     """A sampled line with its shares of the steps.

@@ -1,0 +1,55 @@
+"""How the recorded steps compare with all steps of a monitored run."""
+
+from typing import Final
+
+from profkit.dataclass import dataclass
+from profkit.engine.context import Context
+from profkit.engine.windows import windows
+
+FIX_RESTARTS: Final = (
+    "If each epoch starts the loader's workers anew, keep them by `persistent_workers=True`, or "
+    "use `num_workers=0` for data in memory."
+)
+_MIN_STEPS: Final = 30
+_UNTYPICAL: Final = 2.0
+"""From this ratio on more than half of a run is outside of steps like the recorded ones."""
+
+
+@dataclass(frozen=True)
+class RunSteps:
+    """The steps of a run beside the recorded ones.
+
+    Attributes:
+        n_steps: Steps of the run after the first sample of the memory.
+        mean_ns: Their mean, without time that profkit takes and time without a core.
+        recorded_ns: The mean of the recorded steps.
+        ratio: ``mean_ns`` divided by the longest recorded step.
+    """
+
+    n_steps: int
+    mean_ns: float
+    recorded_ns: float
+    ratio: float
+
+
+def compare_with_run(ctx: Context) -> RunSteps | None:
+    """Compare the recorded steps with those of the run; None where it was not monitored."""
+    live = ctx.live
+    starts_ns, ends_ns = windows(ctx)
+    if live is None or len(live.samples) == 0 or not len(starts_ns):
+        return None
+
+    first, last = live.samples[0], live.samples[-1]
+    n_steps = last.step - first.step
+    if n_steps <= 0:
+        return None
+    spent_ns = (last.ts_ns - last.own_ns) - (first.ts_ns - first.own_ns)
+    mean_ns, lengths_ns = spent_ns / n_steps, ends_ns - starts_ns
+    longest_ns = max(1, int(lengths_ns.max()))
+    return RunSteps(n_steps, mean_ns, float(lengths_ns.mean()), mean_ns / longest_ns)
+
+
+def is_mostly_elsewhere(ctx: Context) -> bool:
+    """Return whether most of a run is outside of steps like the recorded ones."""
+    run = compare_with_run(ctx)
+    return run is not None and run.n_steps >= _MIN_STEPS and run.ratio >= _UNTYPICAL
