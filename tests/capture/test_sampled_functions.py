@@ -66,6 +66,15 @@ def test_comprehensions_belong_to_the_function_around_them() -> None:
     assert function.place == (__file__, 22, "encode")
 
 
+@pytest.mark.parametrize(("function", "part"), [("reset_parameters", "build"), ("forward", "")])
+def test_constructors_of_modules_are_known_from_their_calls(function: str, part: str) -> None:
+    linear = (torch.nn.Linear.__init__.__code__.co_filename, 110, function)
+    sampled = summarize_samples(Counted((MAIN, (__file__, 31, "load"), linear), (MAIN,)))
+    assert sampled is not None
+    parts = {place.place[2]: place.part for place in sampled.functions}
+    assert parts == {"load": part, "<module>": ""}
+
+
 def test_threads_without_user_code_are_named_by_their_library() -> None:
     sampled = summarize_samples(Counted(((selectors.__file__, 468, "select"),)))
     assert sampled is not None
