@@ -133,7 +133,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     rows = united(on_cpu, launched_slow)
     spent = unite(covered_by(ctx.events, on_cpu), covered_by(ctx.events, slow_work))
     locations = find_costliest_lines(ctx, rows)
-    is_warning = len(slow_work) and saving.reaches(thresholds.warning_share)
+    is_warning = len(slow_work) and saving.severity(thresholds.warning_share) == "warning"
     yield saving.finding(
         INFO,
         severity="warning" if is_warning else "note",

@@ -179,7 +179,7 @@ def _build_findings(
     # Without a known ratio the kernels are left out: then the cost is an upper bound.
     change = ProgramChange(scaled=((rows, 1 / _RATIO if is_fast else 0.0),))
     saving = measure_saving(ctx, change, "estimate" if is_fast else "upper-bound")
-    is_warning = is_fast and saving.reaches(thresholds.warning_share)
+    is_warning = is_fast and saving.severity(thresholds.warning_share) == "warning"
 
     locations = find_costliest_lines(ctx, kernels.op, events.dur_ns[rows])
     subject = "cuDNN layers compute" if by_cudnn else "Matrices are multiplied"

@@ -238,7 +238,7 @@ def _build_findings(
 
     gain_ns = np.rint(now_ns * (1 - left)).astype(np.int64)
     locations = find_costliest_lines(ctx, slow.rows, gain_ns)
-    is_warning = basis == "estimate" and saving.reaches(thresholds.warning_share)
+    is_warning = basis == "estimate" and saving.severity(thresholds.warning_share) == "warning"
     spent = device_time(ctx, slow.kernel)
     flops = float(slow.flops.sum())
     reference = "aligned ones of comparable sizes" if basis == "estimate" else "the device's peaks"

@@ -16,7 +16,7 @@ Why it matters:
 How to fix it:
     Give each process its share of the cores: ``OMP_NUM_THREADS`` or ``torch.set_num_threads`` for
     the operators, and what is left for the loader's workers. ``torchrun`` sets one thread per rank
-    if nothing else is set.
+    if nothing else is set; more ranks than cores have to share them in any case.
 
 Example:
     ::
@@ -71,7 +71,6 @@ INFO = RuleInfo(
     severity="warning",
     needs=(CORES,),
     since="0.1.0",
-    no_example="It depends on the cores of the machine and what else runs on them.",
 )
 
 
@@ -101,7 +100,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     # already, there may be too many workers.
     n_fitting = max(1, threads.n_cores // threads.n_ranks - threads.n_workers)
     delayed_ns = delayed_by_program_ns(threads, cpu)
-    if n_fitting == threads.n_threads:
+    if n_fitting == threads.n_threads and threads.n_workers:
         if threads.n_workers * (workers_busy_share(ctx) or 0.0) > _count_fitting_workers(threads):
             return  # fewer workers could not keep up
         delayed_ns = min(delayed_ns, _saved_by_fewer_workers_ns(threads, cpu, delayed_ns))
@@ -154,6 +153,8 @@ def _saved_by_fewer_workers_ns(threads: HostThreads, cpu: CpuTime, delayed_ns: i
 
 def _suggest_fix(threads: HostThreads, n_fitting: int) -> str:
     if n_fitting == threads.n_threads:
+        if not threads.n_workers:
+            return f"Start no more ranks on this machine than it has cores ({threads.n_cores})."
         n_workers = _count_fitting_workers(threads)
         return (
             f"Use fewer workers in the loader: no more than {n_workers} fit beside the operators."

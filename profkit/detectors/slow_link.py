@@ -66,7 +66,6 @@ INFO = RuleInfo(
     severity="warning",
     needs=(needs.WHAT_IF_RANKS,),
     since="0.1.0",
-    no_example="It takes several hosts, of which one has a slower link.",
 )
 
 _MIN_GROUPS: Final = 3

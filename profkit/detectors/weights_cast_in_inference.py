@@ -111,7 +111,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
 
     # Casts with gradients may belong to a training whose backward passes were not recorded.
     has_gradients = bool((ctx.events.sequence.at(casts) != MISSING).any())
-    is_warning = saving.reaches(thresholds.warning_share) and not has_gradients
+    is_warning = saving.severity(thresholds.warning_share) == "warning" and not has_gradients
     locations = find_costliest_lines(ctx, casts)
     on_host, on_device = covered_by(ctx.events, casts), covered_by(ctx.events, work)
     on_gpu = f", and the GPU {time_per_step(ctx, on_device.total_ns)}" if len(work) else ""

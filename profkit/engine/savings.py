@@ -42,8 +42,12 @@ class MeasuredSaving:
         return bool(self.cost.ns) and reaches_share(self.ctx, self.cost.ns, share)
 
     def severity(self, warning_share: float) -> Severity:
-        """Return ``warning`` from a share of the windows on, else ``note``."""
-        is_warning = reaches_share(self.ctx, self.cost.ns, warning_share)
+        """Return ``warning`` if the likely saving is a share of the windows, else ``note``.
+
+        Of an upper bound the lower end of the replay is likely: it keeps the recorded latencies.
+        """
+        likely_ns = self.cost.ns if self.cost.low_ns is None else self.cost.low_ns
+        is_warning = reaches_share(self.ctx, likely_ns, warning_share)
         return "warning" if is_warning else "note"
 
     def finding(  # noqa: PLR0913  (the fields of a Finding that the rule provides)

@@ -42,6 +42,11 @@ def test_it_states_threads_and_cores_and_costs_the_time_without_a_core(found: Fo
     assert finding.fix == "Set `OMP_NUM_THREADS=8`, or call `torch.set_num_threads(8)`."
 
 
+def test_ranks_of_one_thread_can_only_be_fewer(found: Found) -> None:
+    (finding,) = found(program(HostThreads(2, n_threads=1, n_ranks=3)), RULE)
+    assert finding.fix == "Start no more ranks on this machine than it has cores (2)."
+
+
 @pytest.mark.parametrize(
     ("threads", "fix"),
     [

@@ -1,5 +1,6 @@
 """Savings and waits are compared with shares of the windows."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,14 @@ def test_a_saving_reaches_shares_of_the_steps_but_never_without_saving(tmp_path:
     assert [kernels.reaches(share) for share in (0.2, 0.9)] == [True, False]
     assert [kernels.severity(share) for share in (0.2, 0.9)] == ["warning", "note"]
     assert not measure_saving(ctx, ProgramChange()).reaches(0.0)
+
+
+def test_an_upper_bound_is_a_warning_only_by_what_is_likely(tmp_path: Path) -> None:
+    ctx = waiting(tmp_path)
+    saving = measure_saving(ctx, ProgramChange(scaled=((ctx.events.kernels, 0.5),)))
+    bound = replace(saving.cost, low_ns=1_000, basis="upper-bound")
+    assert replace(saving, cost=bound).severity(0.2) == "note"
+    assert replace(saving, cost=bound).reaches(0.2)
 
 
 @pytest.mark.parametrize(
