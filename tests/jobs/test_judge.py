@@ -22,11 +22,16 @@ def report(*rules: str, ranks: tuple[int, ...] = (1,), code: str = SLEEP) -> dic
 
 
 def test_the_planted_rank_and_line_are_right() -> None:
-    assert judge("sleep50", 0, report("KER001", "COM004")) == (
+    assert judge("ddp2", "sleep50", 0, report("KER001", "COM004")) == (
         True,
         f"exit 0: by COM004 [{SLEEP}]",
     )
-    assert judge("balanced", 0, report("KER001")) == (True, "exit 0: silent []")
+    assert judge("ddp2", "balanced", 0, report("KER001")) == (True, "exit 0: silent []")
+
+
+def test_a_slow_rank_of_a_pipeline_is_a_stage() -> None:
+    assert judge("1f1b2", "hook", 0, report("COM005"))[0]
+    assert not judge("ddp2", "hook", 0, report("COM005"))[0]
 
 
 @pytest.mark.parametrize(
@@ -42,7 +47,7 @@ def test_the_planted_rank_and_line_are_right() -> None:
     ],
 )
 def test_another_verdict_is_wrong(fault: str, code: int, wrong: dict[str, Any]) -> None:
-    is_right, _ = judge(fault, code, wrong)
+    is_right, _ = judge("ddp2", fault, code, wrong)
     assert not is_right
 
 
