@@ -11,7 +11,11 @@ import numpy as np
 
 from profkit.capture.memory.holders import holder_chains
 from profkit.capture.memory.holders.containers import limit_of
-from profkit.capture.memory.monitor.host_objects import HostObjectScan, SizedContainer
+from profkit.capture.memory.monitor.host_objects import (
+    EarlierObjects,
+    HostObjectScan,
+    SizedContainer,
+)
 from profkit.capture.memory.monitor.newest_entries import (
     find_library_object,
     find_view,
@@ -71,17 +75,22 @@ class GrowingHolder(NamedTuple):
 
 
 class HolderTracker:
-    """Compares what each scan has found with the scan before."""
+    """Compares what each scan has found with the scan before.
+
+    Attributes:
+        earlier: The objects of the first scan, of which a part is searched.
+    """
 
     def __init__(self) -> None:
         self._user_code = UserCode()
+        self.earlier: EarlierObjects | None = None
         self._containers = _Lengths.of([])
         self._large: dict[str, dict[int, int]] = {}
 
     @property
-    def own_arrays(self) -> tuple[Int64s, Int64s]:
-        """Return the arrays in which the lengths of containers are kept."""
-        return self._containers
+    def own_arrays(self) -> tuple[Int64s, ...]:
+        """Return the arrays in which the lengths of containers, and earlier objects, are kept."""
+        return self._containers if self.earlier is None else (*self._containers, self.earlier.ids)
 
     def find(self, objects: HostObjectScan, n_steps: int) -> list[GrowingHolder]:
         """Find the holders of what has grown since the scan before, the most bytes first.
@@ -96,7 +105,7 @@ class HolderTracker:
         own_ids = set(map(id, self.own_arrays))
         large = [sized for sized in objects.large if id(sized.thing) not in own_ids]
         large_before, self._large = self._large, _by_type_and_id(large)
-        self._containers = lengths
+        self._containers, self.earlier = lengths, objects.earlier
         if not n_steps:
             return []
 

@@ -170,7 +170,7 @@ class HostGrowthTracker:
         with self._lines.paused(), garbage_collection_paused():
             before = self._scans[-1].step if self._scans else None
             n_blocks = sys.getallocatedblocks() - n_own_blocks
-            objects = scan_host_objects()
+            objects = scan_host_objects(earlier=self._holders.earlier)
 
             # The lengths of all containers are two arrays of 80 KB, which the first scan has not.
             by_type = objects.by_type

@@ -5,11 +5,12 @@ import gc
 import sys
 import types
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, compress, filterfalse, pairwise, repeat
 from typing import Any, Final, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from profkit.capture.memory.holders.attributes import full_name
 from profkit.capture.memory.holders.containers import can_grow, length_of
@@ -32,10 +33,13 @@ from profkit.readers.process_memory import garbage_collection_paused
 
 MIN_ENTRIES: Final = 4
 """Entries from which a container is tracked: most containers always have fewer."""
-MANY_OBJECTS: Final = 200_000
-"""Tracked objects of which at most so many are searched for untracked ones; of twice as many, only
+MANY_OBJECTS: Final = 100_000
+"""Of more tracked objects a part is searched for untracked ones; of four times as many, only
 containers with some dozen entries are returned. ``import torch`` makes 165,000, and torch's
 compiler as many again."""
+_EVERY: Final = 8
+"""One of so many is searched then, of those that existed at the first scan."""
+_VERY_MANY: Final = 4
 _MIN_ENTRIES_OF_MANY: Final = 32
 """Entries from which a container is tracked among very many objects."""
 _MIN_ENTRIES_ALWAYS: Final = 256
@@ -77,6 +81,10 @@ _HASH: Final = np.uint64(0x9E3779B97F4A7C15)
 """Multiplier of a hash of addresses. Source: D. Knuth, The Art of Computer Programming, 6.4."""
 
 
+Mask = npt.NDArray[np.bool_]
+ObjectArray = npt.NDArray[np.object_]
+
+
 class SizedContainer(NamedTuple):
     """A container that may grow.
 
@@ -109,6 +117,18 @@ class TypeTotals(NamedTuple):
         return TypeTotals(*(n + times * more for n, more in zip(self, other, strict=True)))
 
 
+class EarlierObjects(NamedTuple):
+    """The tracked objects of a first scan.
+
+    Attributes:
+        ids: In order.
+        every: One of so many was searched for untracked objects.
+    """
+
+    ids: Numbers
+    every: int
+
+
 class HostObjectScan(NamedTuple):
     """The program's objects at one moment.
 
@@ -118,68 +138,88 @@ class HostObjectScan(NamedTuple):
         containers: Lists, dicts, sets and the like with some entries.
         large: The largest objects that are no such containers: arrays, strings, buffers. Their
             length is 1.
+        earlier: What later scans compare with; None where all objects are searched.
     """
 
     by_type: dict[str, TypeTotals]
     containers: list[SizedContainer]
     large: list[SizedContainer]
+    earlier: EarlierObjects | None = None
 
 
 def scan_host_objects(
-    min_entries: int = MIN_ENTRIES, many_objects: int = MANY_OBJECTS
+    min_entries: int = MIN_ENTRIES,
+    many_objects: int = MANY_OBJECTS,
+    earlier: EarlierObjects | None = None,
 ) -> HostObjectScan:
     """Scan all objects once, which takes about a microsecond for each of them.
 
     Of many objects only a part is searched for the untracked ones that they refer to, besides large
-    containers. It is chosen by address, so that the difference between two scans has the error of
-    what is new alone.
+    containers and what is new. It is chosen by address, so that the difference between two scans
+    has the error of what was freed alone.
+
+    Args:
+        earlier: What the first scan found; None for that scan.
     """
     with garbage_collection_paused():
         objects = gc.get_objects()
-        tracked = list(_group_by_type(objects))
-        every = max(1, -(-len(objects) // many_objects))
-        if len(objects) >= 2 * many_objects:
+        every = _EVERY if len(objects) > many_objects else 1
+        every = earlier.every if earlier is not None else every
+        if len(objects) >= _VERY_MANY * many_objects:
             min_entries = max(min_entries, _MIN_ENTRIES_OF_MANY)
 
-        containers = list(_find_containers(tracked, min_entries))
+        tracked = _TrackedObjects(objects)
+        growing = tracked.group(tracked.of_kinds(_can_grow))
+        containers = list(_find_containers(growing, min_entries))
+        large = _find_large(tracked.group(tracked.of_kinds(_may_be_large)))
 
-        always = tracked
+        # The rest of the many is known by a part of it.
+        is_certain = np.ones(len(objects), bool)
         if every > 1:
-            always = list(_group_by_type(_select_always(tracked, containers)))
+            is_certain = tracked.of_kinds(_is_rare) | tracked.are_among(_find_long(containers))
+        if earlier is not None:
+            is_certain |= ~tracked.are_among(earlier.ids)
+        certain = tracked.group(is_certain)
+        chosen = tracked.group(tracked.are_chosen(every) & ~is_certain)
+
+        # What is found from the second search on was chosen, and stands for what was not.
         untracked = _UntrackedSearch()
-        untracked.search(always, local_values())
-
-        # What is found from here on was chosen, and stands for what was not.
+        untracked.search(certain, local_values())
         n_certain, n_certain_leaves = len(untracked.containers), untracked.n_leaves
-        if every > 1:
-            untracked.search(list(_group_by_type(_sample_objects(objects, every))))
+        untracked.search(chosen)
 
-        certain = list(_group_by_type(untracked.containers[:n_certain]))
-        chosen = list(_group_by_type(untracked.containers[n_certain:]))
-        containers += _find_containers([*certain, *chosen], min_entries)
-        large = _find_large(tracked) + untracked.large
+        untracked_certain = list(_group_by_type(untracked.containers[:n_certain]))
+        untracked_chosen = list(_group_by_type(untracked.containers[n_certain:]))
+        containers += _find_containers([*untracked_certain, *untracked_chosen], min_entries)
+        large += untracked.large
 
         by_type: dict[str, TypeTotals] = {}
         for name, totals in chain(
-            map(_measure, tracked),
-            (_measure(group) for group in certain if group.kind is not np.ndarray),
-            (_measure(group, every) for group in chosen if group.kind is not np.ndarray),
+            _measure_groups([*certain, *untracked_certain]),
+            _measure_groups([*chosen, *untracked_chosen], every),
             # After those: arrays of the standard library are tracked too.
             _measure_leaves(untracked.leaves, n_certain_leaves, every),
         ):
             by_type[name] = totals.plus(by_type.get(name, TypeTotals()))
 
-        # The list of all objects lists the cell that it is in: a cycle, until it is empty.
+        if earlier is None and every > 1:
+            earlier = EarlierObjects(np.sort(tracked.ids), every)
+
+        # The list of all objects lists a cell that it is in: a cycle, until it is empty. The array
+        # of them, which nothing can empty, must be in no cell.
         objects.clear()
         large.sort(key=lambda sized: -sized.bytes)
-        return HostObjectScan(by_type, containers, large[:_MAX_LARGE])
+        return HostObjectScan(by_type, containers, large[:_MAX_LARGE], earlier)
 
 
-def _sample_objects(objects: list[object], every: int) -> list[object]:
-    """Return one of ``every`` objects, always the same ones: by a hash of their addresses."""
-    ids = np.fromiter(map(id, objects), np.uint64, len(objects))
-    chosen = ((ids >> np.uint64(4)) * _HASH >> np.uint64(32)) % np.uint64(every) == 0
-    return list(compress(objects, chosen.tolist()))
+def _as_array(things: Iterable[object], n: int) -> ObjectArray:
+    """Return ``n`` objects as an array, whose ids and parts cost a third of a list's."""
+    return np.fromiter(things, object, n)
+
+
+def _ids_in(things: ObjectArray) -> Numbers:
+    """Return the ids of the objects in an array, which are the addresses that it consists of."""
+    return np.frombuffer(things, np.int64) if len(things) else np.zeros(0, np.int64)
 
 
 class _TypeGroup(NamedTuple):
@@ -189,30 +229,85 @@ class _TypeGroup(NamedTuple):
     things: list[Any]
 
 
+class _TrackedObjects:
+    """All objects that the garbage collector tracks, chosen by masks: each pass takes milliseconds.
+
+    Attributes:
+        ids: Their addresses.
+    """
+
+    def __init__(self, objects: list[object]) -> None:
+        self._things = _as_array(objects, len(objects))
+        self.ids = _ids_in(self._things)
+        kind_ids = _ids_in(_as_array(map(type, objects), len(objects)))
+        _, first, self._kind_numbers, self._counts = np.unique(
+            kind_ids, return_index=True, return_inverse=True, return_counts=True
+        )
+        self._kinds = [type(objects[index]) for index in first.tolist()]
+
+    def of_kinds(self, is_wanted: Callable[[type, int], bool]) -> Mask:
+        """Return which objects are of the wanted types, each of which has so many objects."""
+        wanted = map(is_wanted, self._kinds, self._counts.tolist())
+        return np.fromiter(wanted, bool, len(self._kinds))[self._kind_numbers]
+
+    def are_among(self, ids: Numbers) -> Mask:
+        """Return which objects have one of some ids, which are sorted."""
+        if not len(ids):
+            return np.zeros(len(self.ids), bool)
+        place = np.minimum(np.searchsorted(ids, self.ids), len(ids) - 1)
+        return ids[place] == self.ids
+
+    def are_chosen(self, every: int) -> Mask:
+        """Choose one of ``every`` objects, always the same ones: by a hash of their addresses."""
+        hashes = (self.ids.astype(np.uint64) >> np.uint64(4)) * _HASH >> np.uint64(32)
+        return hashes % np.uint64(every) == 0
+
+    def group(self, is_wanted: Mask) -> list[_TypeGroup]:
+        """Group some of the objects by type."""
+        return list(_group_by_type(self._things[is_wanted].tolist()))
+
+
 def _group_by_type(things: Sequence[object]) -> Iterator[_TypeGroup]:
     """Group objects by type, so that most of the work is done in C."""
-    type_ids = np.fromiter(map(id, map(type, things)), np.int64, len(things))
+    type_ids = _ids_in(_as_array(map(type, things), len(things)))
     order = np.argsort(type_ids, kind="stable")
     starts = np.flatnonzero(np.diff(type_ids[order], prepend=-1)).tolist()
+    ordered = _as_array(things, len(things))[order].tolist()
+
     for start, end in pairwise([*starts, len(things)]):
-        group = list(map(things.__getitem__, order[start:end].tolist()))
+        group = ordered[start:end]
         yield _TypeGroup(type(group[0]), group)
 
 
-def _select_always(
-    tracked: Sequence[_TypeGroup], containers: Sequence[SizedContainer]
-) -> list[object]:
-    """Select the objects, of many, that are searched whether they are chosen or not."""
-    selected: list[object] = []
-    for container in containers:
-        is_dict = issubclass(type(container.thing), dict)
-        if container.length >= (_MIN_ENTRIES_ALWAYS if is_dict else _MIN_ELEMENTS_ALWAYS):
-            selected.append(container.thing)
-    for group in tracked:
-        is_code = id(group.kind) in _CODE or issubclass(group.kind, type)
-        if len(group.things) <= _MAX_RARE and not (is_code or can_grow(group.kind)):
-            selected += group.things
-    return selected
+def _find_long(containers: Sequence[SizedContainer]) -> Numbers:
+    """Find the containers that are searched whether they are chosen or not; return their ids."""
+    is_long = (
+        sized.length >= (_MIN_ENTRIES_ALWAYS if _is_dict(sized) else _MIN_ELEMENTS_ALWAYS)
+        for sized in containers
+    )
+    return np.sort(np.array([id(sized.thing) for sized in compress(containers, is_long)], np.int64))
+
+
+def _is_dict(sized: SizedContainer) -> bool:
+    return issubclass(type(sized.thing), dict)
+
+
+def _is_code(kind: type) -> bool:
+    return id(kind) in _CODE or issubclass(kind, type)
+
+
+def _can_grow(kind: type, _n: int) -> bool:
+    return can_grow(kind)
+
+
+def _is_rare(kind: type, n: int) -> bool:
+    """Tell whether objects of a type with ``n`` of them are searched, chosen or not."""
+    return n <= _MAX_RARE and not (_is_code(kind) or can_grow(kind))
+
+
+def _may_be_large(kind: type, _n: int) -> bool:
+    """Tell whether an object of a type, which is no container of the program, may be large."""
+    return not can_grow(kind) and id(kind) not in _CODE and differ_in_size(kind)
 
 
 class _UntrackedSearch:
@@ -308,13 +403,23 @@ def _references_of_search() -> int:
 
 def _unique(things: list[object]) -> list[object]:
     """Return each of some objects once."""
-    ids = np.fromiter(map(id, things), np.int64, len(things))
-    _, first = np.unique(ids, return_index=True)
-    return list(map(things.__getitem__, first.tolist()))
+    array = _as_array(things, len(things))
+    ids = _ids_in(array)
+
+    # Sorted, equal ones are neighbors: any of them will do.
+    order = np.argsort(ids)
+    is_first = np.diff(ids[order], prepend=-1) != 0
+    unique: list[object] = array[order[is_first]].tolist()
+    return unique
 
 
 _Measurement = tuple[str, TypeTotals]
 """The name of a type, and the totals of its objects."""
+
+
+def _measure_groups(groups: Sequence[_TypeGroup], times: int = 1) -> Iterator[_Measurement]:
+    """Measure objects by type, except arrays of objects, which are measured with the leaves."""
+    return (_measure(group, times) for group in groups if group.kind is not np.ndarray)
 
 
 def _measure(group: _TypeGroup, times: int = 1) -> _Measurement:
@@ -373,12 +478,11 @@ def _measure_leaves(recorded: list[Numbers], n_certain: int, every: int) -> Iter
         yield full_name(kind), TypeTotals(*map(round, sums))
 
 
-def _find_large(tracked: Sequence[_TypeGroup]) -> list[SizedContainer]:
+def _find_large(groups: Sequence[_TypeGroup]) -> list[SizedContainer]:
     """Find large tracked objects that are no containers of the program, such as ``io.BytesIO``."""
     return [
         SizedContainer(thing, sys.intern(full_name(kind)), 1, n_bytes)
-        for kind, things in tracked
-        if not can_grow(kind) and id(kind) not in _CODE and differ_in_size(kind)
+        for kind, things in groups
         for thing, n_bytes in zip(things, map(size_function(kind), things), strict=True)
         if n_bytes >= _MIN_LARGE_BYTES
     ]

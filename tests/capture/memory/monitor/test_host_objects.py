@@ -304,6 +304,25 @@ def test_of_many_objects_the_bytes_are_estimated() -> None:
     assert _gained(before.by_type, after.by_type, "dict")[0] == pytest.approx(20_000, rel=0.01)
 
 
+def test_of_many_objects_what_has_come_since_the_first_scan_is_counted_whole() -> None:
+    texts = [[f"text {n} of the first" * 9] for n in range(8_000)]
+    _ = scan_host_objects()  # interns the names of types
+    first = scan_host_objects(many_objects=500)
+    assert first.earlier is not None
+
+    texts += [[f"text {n} of the second" * 9] for n in range(100)]
+    expected = sum(sys.getsizeof(text[0]) for text in texts[8_000:])
+    second = scan_host_objects(many_objects=500, earlier=first.earlier)
+    assert expected <= _gained(first.by_type, second.by_type, "str")[1] < expected + 2_000
+    assert second.earlier is first.earlier
+
+    # What was freed is known by a part of it.
+    del texts[:4_000]
+    third = scan_host_objects(many_objects=500, earlier=first.earlier)
+    freed = -_gained(second.by_type, third.by_type, "str")[0]
+    assert freed == pytest.approx(4_000, rel=0.2)
+
+
 def _small_bytes() -> int:
     return sum(group.small_bytes for group in scan_host_objects().by_type.values())
 
