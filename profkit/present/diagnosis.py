@@ -287,18 +287,23 @@ def _highest_costs(
 ) -> list[str]:
     """Return the finding with the highest cost in time, and the one in memory.
 
-    A note is named only where nothing else has a cost; where one costs more, the sentence says that
-    notes are left out.
+    A note is named where it has the highest cost, unless that is a bound or a guess, or may be of
+    steps that are described apart; if one is passed over so, the sentence says that notes are left
+    out.
 
     Args:
         report: The report.
         function: A function that was named already: a finding on it is left out.
         is_in_total: Whether costs are given over all steps, and not per step.
     """
-    costly = (finding for finding in report.findings if _is_costly(report, finding))
-    in_time = next(costly, None)
-    if in_time is not None and function is not None and function.location in in_time.locations:
-        in_time = next(costly, None)
+    costly = [
+        finding
+        for finding in report.findings
+        if _is_costly(report, finding)
+        and (function is None or function.location not in finding.locations)
+    ]
+    certain = [finding for finding in costly if _is_certain(finding, is_in_total=is_in_total)]
+    in_time = max(certain or costly, key=lambda finding: finding.cost.ranked_ns, default=None)
 
     of_memory = sorted(report.findings, key=lambda finding: -(finding.cost.bytes or 0))
     of_memory = [finding for finding in of_memory if finding.cost.bytes]
@@ -307,7 +312,7 @@ def _highest_costs(
 
     sentences = []
     if in_time is not None:
-        longest_ns = max(finding.cost.ranked_ns for finding in report.findings)
+        longest_ns = max(finding.cost.ranked_ns for finding in costly)
         notes = " (excluding notes)" if in_time.cost.ranked_ns < longest_ns else ""
         sentences.append(
             f"Highest cost{notes}: {_summary_of(report, in_time, is_in_total=is_in_total)}."
@@ -318,6 +323,12 @@ def _highest_costs(
             f"Highest memory cost{notes}: {_summary_of(report, in_bytes, is_in_total=is_in_total)}."
         )
     return sentences
+
+
+def _is_certain(finding: Finding, *, is_in_total: bool) -> bool:
+    """Return whether a finding is more than a note, or a note on a cost that every step has."""
+    is_guess = finding.cost.basis == "upper-bound" or finding.confidence == "low"
+    return finding.severity != "note" or not (is_guess or is_in_total)
 
 
 def _is_costly(report: Report, finding: Finding) -> bool:

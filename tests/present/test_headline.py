@@ -519,10 +519,41 @@ def test_errors_come_first_at_any_cost() -> None:
     assert ranking((replace(error, cost=note.cost), warning)) == "highest cost first"
 
 
+@pytest.mark.parametrize(
+    ("changes", "is_named"),
+    [({}, True), ({"confidence": "low"}, False), ({"basis": "upper-bound"}, False)],
+    ids=["measured", "a guess", "a bound"],
+)
+def test_no_less_than_the_highest_known_cost_is_named(
+    changes: dict[str, str], *, is_named: bool
+) -> None:
+    report = reports.build_gpu_report()
+    first, second = report.findings
+    cost = Cost(900 * reports.MS, basis=changes.get("basis", "estimate"))  # type: ignore[arg-type]
+    note = replace(first, severity="note", title="Products in float64", cost=cost)
+    note = replace(note, confidence=changes.get("confidence", "medium"))  # type: ignore[arg-type]
+    text = headline(replace(report, findings=(first, second, note)))
+    assert ("Highest cost: products in float64 at train.py:31, about 900 ms" in text) == is_named
+    assert ("Highest cost (excluding notes): the loader starves the GPU" in text) != is_named
+
+
+def test_without_steps_neither_times_nor_costs_are_per_step(tmp_path: Path) -> None:
+    b = TraceBuilder()
+    for _ in range(60):
+        b.launch("aten::add", kernel="add", host_ns=100_000, device_ns=5_000)
+    b.synchronize()
+    report = analyze(b.write(tmp_path / "t.json"), strict=True)
+    text = headline(report)
+    assert text.startswith("The GPU is idle 95% of the ")
+    assert "from first to last device work (no steps), because the CPU launches its" in text
+    assert "Highest cost: GPU idle waiting for kernel launches" in text
+    assert "per step" not in text
+
+
 def test_a_note_with_a_higher_cost_makes_neither_the_headline_nor_the_order_false() -> None:
     report = reports.build_gpu_report()
     first, second = report.findings
-    note = replace(first, severity="note", cost=Cost(900 * reports.MS))
+    note = replace(first, severity="note", confidence="low", cost=Cost(900 * reports.MS))
     assert ranking((first, second)) == "highest cost first"
     assert ranking((first, second, note)) == "highest cost first, notes last"
     assert ranking((first, replace(note, cost=Cost(0)))) == "highest cost first"
