@@ -46,17 +46,20 @@ Source:
 """
 
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
+from profkit.engine.families.embedding_tables import (
+    MAX_READ_SHARE,
+    UpdatedTable,
+    find_updated_tables,
+)
 from profkit.engine.families.tensor_loops import optimizer_of, select_called
-from profkit.index.compute.inputs import Shape, n_elements, parse_inputs
 from profkit.index.distinct import distinct
 from profkit.index.intervals import covered_by
 from profkit.index.runtime_calls import are_optimizer_steps, rows_named
 from profkit.rule import (
-    MISSING,
     Category,
     Context,
     Finding,
@@ -66,13 +69,10 @@ from profkit.rule import (
     at_first,
     dataclass,
     find_costliest_lines,
-    find_rows,
     format_count,
-    in_windows,
     measure_saving,
     needs,
     regex,
-    select_on_cpu,
     time_with_share,
 )
 
@@ -96,32 +96,10 @@ class Thresholds:
             optimizer.
     """
 
-    max_read_share: float = 0.1
+    max_read_share: float = MAX_READ_SHARE
     min_saved_share: float = 0.05
 
 
-@dataclass(frozen=True)
-class UpdatedTable:
-    """An embedding table that the steps read and an optimizer updates.
-
-    Attributes:
-        n_rows: Its rows.
-        n_columns: Its columns.
-        n_read: The most rows that a step reads; a row that is read twice counts twice.
-        gradients: The operators that make its gradient. Rows.
-        updates: The optimizers' operators on it, and its share of the elements that they update.
-    """
-
-    n_rows: int
-    n_columns: int
-    n_read: int
-    gradients: Rows
-    updates: tuple[tuple[Rows, float], ...]
-
-
-_READS: Final = regex(r"^aten::(embedding|_embedding_bag)$")
-_GRADIENTS: Final = regex(r"^aten::(embedding_dense_backward|_embedding_bag_dense_backward)$")
-_PRODUCTS: Final = regex(r"^aten::(linear|matmul|mm|addmm|bmm|baddbmm|t|transpose)$")
 _FUSED: Final = regex(r"^aten::_fused_")
 _KEPT_PER_SHARE: Final = 8.0
 """Share of the time of gradient and update that remains, per share of the rows that were read.
@@ -129,16 +107,12 @@ Measured with torch 2.13 on one core for tables of 20,000 to 200,000 rows and 16
 which 1 to 10 % were read: Adam 1 to 9, SGD 1 to 11, Adagrad 1 to 12."""
 _KEPT_PER_SHARE_OF_FUSED: Final = 25.0
 """The same for ``fused=True``, which leaves less to save: Adam 5 to 60."""
-_N_DIMENSIONS: Final = 2
 
 
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield a finding for each shape of table that an optimizer updates whole."""
-    for table in _find_tables(ctx):
-        max_read = thresholds.max_read_share * table.n_rows
-        # Without an operator that makes a dense gradient, the gradient is sparse already.
-        is_dense = len(table.gradients) > 0 and len(table.updates) > 0
-        if is_dense and 0 < table.n_read <= max_read:
+    for table in find_updated_tables(ctx):
+        if table.is_hardly_read(thresholds.max_read_share):
             yield from _build_finding(ctx, thresholds, table)
 
 
@@ -150,7 +124,7 @@ def _build_finding(ctx: Context, thresholds: Thresholds, table: UpdatedTable) ->
         return
 
     events = ctx.events
-    updates = _join([rows for rows, _ in table.updates])
+    updates = table.update_rows
     called_by, _ = select_called(ctx, np.flatnonzero(are_optimizer_steps(events)), updates)
     calls = distinct(called_by)
     name = optimizer_of(events.name_of(int(calls[0])))
@@ -181,89 +155,6 @@ def _build_finding(ctx: Context, thresholds: Thresholds, table: UpdatedTable) ->
     )
 
 
-def _find_tables(ctx: Context) -> Iterator[UpdatedTable]:
-    """Yield the embedding tables that the steps read on a CPU, one for each shape."""
-    indices_of_table: dict[Shape, dict[Shape, Rows]] = {}
-    for (table, indices, *_), rows in _by_shapes(ctx, find_rows(ctx, _READS, Category.OP), 2):
-        if len(table) == _N_DIMENSIONS and not (_is_list(table) or _is_list(indices)):
-            indices_of_table.setdefault(table, {})[indices] = rows
-    if not indices_of_table:
-        return
-
-    # Each of these passes over all operators, so they come only where there is a table.
-    gradients = tuple(_by_shapes(ctx, find_rows(ctx, _GRADIENTS, Category.OP), 2))
-    updates = tuple(_by_shapes(ctx, _find_updates(ctx)))
-    products = tuple(_by_shapes(ctx, find_rows(ctx, _PRODUCTS, Category.OP)))
-    operands = {operand for shapes, _ in products for operand in shapes}
-
-    for table, calls in indices_of_table.items():
-        # The gradient of what a matrix product uses too has values in all rows.
-        if table in operands or table[::-1] in operands:
-            continue
-        n_rows, n_columns = table
-        yield UpdatedTable(
-            n_rows=n_rows,
-            n_columns=n_columns,
-            n_read=_count_read_rows(ctx, calls),
-            gradients=_join([rows for shapes, rows in gradients if _fits(shapes, table, calls)]),
-            updates=tuple(
-                (rows, share)
-                for shapes, rows in updates
-                if (share := _share_of_table(shapes[0], table)) > 0
-            ),
-        )
-
-
-def _count_read_rows(ctx: Context, calls: dict[Shape, Rows]) -> int:
-    """Return the most rows of a table that a step reads, from the shapes of its indices."""
-    n_read = np.zeros(len(ctx.steps), dtype=np.int64)
-    for indices, rows in calls.items():
-        n_calls = np.bincount(ctx.step_of(rows), minlength=len(ctx.steps))
-        n_read += n_calls * n_elements(indices)
-    return int(n_read.max(initial=0))
-
-
-def _find_updates(ctx: Context) -> Rows:
-    """Find the operators that optimizers call themselves on a CPU."""
-    calls = np.flatnonzero(are_optimizer_steps(ctx.events))
-    _, ops = select_called(ctx, calls, np.flatnonzero(ctx.events.category == Category.OP))
-    return select_on_cpu(ctx, ops[in_windows(ctx, ops)])
-
-
-def _by_shapes(
-    ctx: Context, rows: Rows, n_inputs: int = 1
-) -> Iterator[tuple[tuple[Any, ...], Rows]]:
-    """Yield operators by the shapes of their inputs, those with fewer inputs left out.
-
-    Yields:
-        A shape, a list of shapes, or ``()`` for each input; and the operators.
-    """
-    numbers = ctx.events.input_dims.at(rows)
-    for number in distinct(numbers[numbers != MISSING]).tolist():
-        inputs = parse_inputs(ctx.events.names[number], "", "")
-        if inputs is not None and len(inputs.shapes) >= n_inputs:
-            yield inputs.shapes, rows[numbers == number]
-
-
-def _fits(shapes: tuple[Any, ...], table: Shape, calls: dict[Shape, Rows]) -> bool:
-    """Return whether an operator makes the gradient of a table that was read with some indices."""
-    gradient, indices = shapes[0], shapes[1]
-    return gradient[-1:] == table[-1:] and indices in calls
-
-
-def _share_of_table(updated: Any, table: Shape) -> float:  # noqa: ANN401  (a shape, or several)
-    """Return the table's share of the elements that an operator updates."""
-    if not _is_list(updated):
-        return float(updated == table)
-    # One operator for all parameters takes as long for each as it has elements.
-    n_all = sum(map(n_elements, updated))
-    return sum(n_elements(shape) for shape in updated if shape == table) / max(1, n_all)
-
-
-def _is_list(shape: Any) -> bool:  # noqa: ANN401  (a shape, or several)
-    return any(isinstance(member, tuple) for member in shape)
-
-
 def _scaled_rows(ctx: Context, table: UpdatedTable) -> Iterator[tuple[Rows, float]]:
     """Yield the operators on a table, and the share of their time that remains."""
     read_share = table.n_read / table.n_rows
@@ -277,10 +168,6 @@ def _scaled_rows(ctx: Context, table: UpdatedTable) -> Iterator[tuple[Rows, floa
     for rows, share in table.updates:
         yield rows[~is_fused[rows]], 1 - share * (1 - kept)
         yield rows[is_fused[rows]], 1 - share * (1 - kept_of_fused)
-
-
-def _join(parts: list[Rows]) -> Rows:
-    return np.concatenate([np.zeros(0, dtype=np.intp), *parts]).astype(np.intp)
 
 
 def _suggest_fix(optimizer: str) -> str:

@@ -51,6 +51,7 @@ from typing import Final
 
 import numpy as np
 
+from profkit.engine.families.embedding_tables import MAX_READ_SHARE, find_updated_tables
 from profkit.engine.families.tensor_loops import (
     KEPT_ON_GPU,
     find_python_between,
@@ -235,6 +236,11 @@ def _find_loops(ctx: Context, calls: Rows) -> tuple[Rows, Rows]:
     is_update = events.ts_ns[ops] >= updates_begin_ns(events, calls)[np.searchsorted(calls, caller)]
     if uses_device(ctx):
         is_update &= np.isin(ops, ctx.launched_by(ops)[1])
+
+    # A table of which few rows are read needs sparse updates, which no fused step has.
+    for table in find_updated_tables(ctx):
+        if table.is_hardly_read(MAX_READ_SHARE):
+            is_update &= ~np.isin(ops, table.update_rows)
     return caller[is_update], ops[is_update]
 
 

@@ -98,3 +98,12 @@ def test_without_shapes_it_is_skipped(analyzed: Analyzed) -> None:
         b.compute("aten::embedding", 1_000)
     (unchecked,) = analyzed(b, RULE).unchecked
     assert unchecked.rule == "KER015"
+
+
+@pytest.mark.parametrize(("n_read", "is_dense_advice"), [(100, False), (5_000, True)])
+def test_the_update_of_a_table_is_no_reason_to_fuse_the_optimizer(
+    found: Found, n_read: int, *, is_dense_advice: bool
+) -> None:
+    b = build_training(n_read, updates=UPDATES * 8)
+    assert bool(found(b, "unfused-optimizer")) == is_dense_advice
+    assert bool(found(b, RULE)) != is_dense_advice
