@@ -17,9 +17,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-PROGRAMS = Path(__file__).parents[2] / "examples" / "leaks"
-EXPECTED = json.loads((PROGRAMS / "expected.json").read_text())
-LEAKS: dict[str, dict[str, Any]] = EXPECTED["leaks"]
+from tests.examples.leak_cures import EXPECTED, LEAKS, PROGRAMS, write_cured
+
 CLEAN: dict[str, dict[str, Any]] = EXPECTED["clean"]
 
 IN_WORKERS = [name for name, facts in LEAKS.items() if facts.get("in_workers")]
@@ -28,6 +27,8 @@ IN_WORKERS = [name for name, facts in LEAKS.items() if facts.get("in_workers")]
 needs_glibc = pytest.mark.skipif(
     not hasattr(ctypes.CDLL(None), "mallinfo2"), reason="needs mallinfo2 of glibc"
 )
+
+needs_smaps = pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="needs smaps")
 
 Figures = np.ndarray[Any, np.dtype[np.float64]]
 Heap = Callable[[str, dict[str, Any]], Figures]
@@ -105,16 +106,26 @@ def test_a_program_does_not_import_profkit_and_marks_its_fault(name: str) -> Non
     assert f"Run: ``python examples/leaks/{name}.py" in program
 
 
-@pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="needs smaps")
+def measure_workers(program: Path, facts: dict[str, Any]) -> float:
+    """Return by how many bytes a program's DataLoader workers grow per step."""
+    with _measuring({"HEAP_OF": "workers"}) as measured:
+        n_bytes = np.array(measured([str(program), *facts["arguments"]]), np.float64)
+    assert len(n_bytes) >= 20
+    return float(np.median(np.diff(n_bytes[5:])) * len(n_bytes) / facts["steps"])
+
+
+@needs_smaps
 @pytest.mark.parametrize("name", IN_WORKERS)
 def test_leaking_workers_grow_by_the_expected_bytes(name: str) -> None:
-    with _measuring({"HEAP_OF": "workers"}) as measured:
-        program = [str(PROGRAMS / f"{name}.py"), *LEAKS[name]["arguments"]]
-        n_bytes = np.array(measured(program), np.float64)
-    assert len(n_bytes) >= 20
-    slope = np.median(np.diff(n_bytes[5:]))
-    per_step = slope * len(n_bytes) / LEAKS[name]["steps"]
+    per_step = measure_workers(PROGRAMS / f"{name}.py", LEAKS[name])
     assert per_step == pytest.approx(LEAKS[name]["per_step_bytes"], rel=0.15)
+
+
+@needs_smaps
+@pytest.mark.parametrize("name", IN_WORKERS)
+def test_workers_of_a_cured_program_do_not_grow(name: str, tmp_path: Path) -> None:
+    per_step = measure_workers(write_cured(name, tmp_path), LEAKS[name])
+    assert per_step < 0.05 * LEAKS[name]["per_step_bytes"]
 
 
 @pytest.mark.slow
@@ -131,19 +142,14 @@ def test_the_heap_of_a_leaking_program_grows_by_the_expected_bytes(name: str, he
 
 @pytest.mark.slow
 @needs_glibc
-@pytest.mark.parametrize("name", [name for name in LEAKS if "cure" in LEAKS[name]])
+@pytest.mark.parametrize("name", [name for name in LEAKS if name not in IN_WORKERS])
 def test_the_heap_of_a_cured_program_is_stable(name: str, heap: Heap, tmp_path: Path) -> None:
-    before, after = LEAKS[name]["cure"]
-    program = (PROGRAMS / f"{name}.py").read_text()
-    assert program.count(before) == 1
-    cured = tmp_path / f"{name}.py"
-    cured.write_text(program.replace(before, after))
-
-    n_bytes = heap(name, {**LEAKS[name], "path": str(cured)})
+    n_bytes = heap(name, {**LEAKS[name], "path": str(write_cured(name, tmp_path))})
     n_per_epoch = 16
     middle = n_bytes[len(n_bytes) // 2 :][:n_per_epoch].min()
     end = n_bytes[-n_per_epoch:].min()
-    assert end - middle < 0.05 * LEAKS[name]["per_step_bytes"] * len(n_bytes) / 2
+    leaked = LEAKS[name]["per_step_bytes"] * LEAKS[name]["steps"] / 2
+    assert end - middle < 0.05 * leaked
 
 
 @pytest.mark.slow

@@ -11,12 +11,9 @@ from typing import Any
 import pytest
 
 from profkit.engine.registry import rules
+from tests.examples.leak_cures import EXPECTED, LEAKS, PROGRAMS, write_cured
 from tests.processes import start_forked
 
-ROOT = Path(__file__).parents[2]
-PROGRAMS = ROOT / "examples" / "leaks"
-EXPECTED = json.loads((PROGRAMS / "expected.json").read_text())
-LEAKS: dict[str, dict[str, Any]] = EXPECTED["leaks"]
 CLEAN: dict[str, dict[str, Any]] = EXPECTED["clean"]
 LIVE_RULES = {
     "retained-graph", "growing-container", "forgotten-hook", "uncollected-cycle",
@@ -33,11 +30,10 @@ def marked_lines(name: str) -> set[tuple[str, int]]:
     }
 
 
-def report_on(name: str, facts: dict[str, Any], folder: Path) -> dict[str, Any]:
+def report_on(program: Path, facts: dict[str, Any], folder: Path) -> dict[str, Any]:
     """Run a program under ``profkit run`` and return its report."""
     options = ["--dir", "out", "--json", "report.json"]
-    program = [str(PROGRAMS / f"{name}.py"), *facts["arguments"]]
-    command = ("-m", "profkit", "run", *options, *program)
+    command = ("-m", "profkit", "run", *options, str(program), *facts["arguments"])
     ended = start_forked(folder, *command, CUDA_VISIBLE_DEVICES="")
     assert ended.code == 0, ended.err
     report: dict[str, Any] = json.loads((folder / "report.json").read_text())
@@ -89,7 +85,7 @@ def test_a_leak_is_reported_with_line_holder_and_size(name: str, tmp_path: Path)
     for attempt in range(1, ATTEMPTS + 1):
         folder = tmp_path / str(attempt)
         folder.mkdir()
-        report = report_on(name, LEAKS[name], folder)
+        report = report_on(PROGRAMS / f"{name}.py", LEAKS[name], folder)
         try:
             check_report(name, LEAKS[name], report)
         except AssertionError:
@@ -128,9 +124,16 @@ def check_report(name: str, facts: dict[str, Any], report: dict[str, Any]) -> No
         assert size == pytest.approx(facts["per_step_bytes"], rel=tolerance)
 
 
+@pytest.mark.parametrize("name", LEAKS)
+def test_no_leak_is_reported_in_a_cured_program(name: str, tmp_path: Path) -> None:
+    report = report_on(write_cured(name, tmp_path), LEAKS[name], tmp_path)
+    assert report["summary"]["memory"]["steps"]
+    assert memory_findings(report) == []
+
+
 @pytest.mark.parametrize("name", CLEAN)
 def test_no_leak_is_reported_in_a_clean_program(name: str, tmp_path: Path) -> None:
-    report = report_on(name, CLEAN[name], tmp_path)
+    report = report_on(PROGRAMS / f"{name}.py", CLEAN[name], tmp_path)
     assert skipped(report) == set()
     assert report["summary"]["memory"]["steps"]
     assert memory_findings(report) == []

@@ -6,10 +6,9 @@ from typing import Any
 
 import pytest
 
+from tests.examples.leak_cures import LEAKS, PROGRAMS
 from tests.examples.test_leaks import (
     CLEAN,
-    LEAKS,
-    PROGRAMS,
     is_held_as_stated,
     location_of,
     marked_lines,
