@@ -43,6 +43,12 @@ from profkit.model.report import Report
 
 OUT: Final = ROOT / "traces" / "gpu"
 TABLE: Final = ROOT / "docs" / "truth.md"
+_TITLE: Final = """\
+# Truth
+
+What profkit says that a problem costs, and what its fix saves without profkit: programs that a CPU
+has too, then those that need a GPU.
+"""
 OVERHEAD_NAME: Final = OVERHEAD.stem
 NO_GPU: Final = "torch finds no CUDA GPU, and these recordings need one: nothing is run."
 CORES_EACH: Final = 4
@@ -155,8 +161,8 @@ def write_table(
             if expects:
                 expect(rows.folder / name, report)
 
-    text = page(list(truths(rows, EXPECTED, reports)), rows)
-    table.write_text(f"{text}\n{section.recorded()}", encoding="utf-8")
+    on_gpu = page(list(truths(rows, EXPECTED, reports)), rows)
+    table.write_text(f"{_TITLE}\n{section.recorded()}\n{on_gpu}", encoding="utf-8")
     print(f"the table is {table}")
 
 

@@ -1,4 +1,4 @@
-"""Writes ``docs/truth.md``: a table of predicted and measured savings, with hardware and date."""
+"""The part of ``docs/truth.md`` on GPUs: predicted and measured savings, with hardware and date."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
@@ -7,20 +7,20 @@ from examples.gpu.recording.rows import Rows, Run
 from examples.gpu.recording.truth import WITHIN, Said, Truth
 
 _HEAD: Final = """\
-# Truth
+## On a GPU
 
 Each program of `examples/gpu` has one known problem, and a fix (`--cured`).
 `examples/gpu/record.py` runs both on a GPU, without profkit and under `profkit run`, and writes
-this page: the predicted cost of the problem against the time that the fix saved in unprofiled runs.
+this part: the predicted cost of the problem against the time that the fix saved in unprofiled runs.
 Its sources are `rows.json` and the recordings in the folder `gpu` of `traces`, which are analyzed
 again each time.
 """
 _NOTHING: Final = """\
 Nothing is recorded yet. `make gpu-test` on a machine with an NVIDIA GPU records all programs and
-writes this page.
+writes this part.
 """
 _TIMES: Final = f"""\
-## Predicted and measured savings
+### Predicted and measured savings
 
 - **problem**, **fixed**: step time without profiling, as the program prints it: the wall time of many
   steps, from an idle device to an idle device, divided by their number; the smaller of two runs.
@@ -33,7 +33,7 @@ _TIMES: Final = f"""\
 - **all findings**: the cost per step of all findings, overlaps counted once.
 """  # noqa: E501  (a sentence of the page)
 _FINDINGS: Final = """\
-## Findings
+### Findings
 
 - **rule**: the rule that must report the problem; without a rule, what else shows it.
 - **found**: whether the finding's first location is the line of the problem.
@@ -43,7 +43,7 @@ _FINDINGS: Final = """\
 - **the recording**: findings about the recordings themselves, not about a program.
 """
 _COSTS: Final = """\
-## Step times under profkit
+### Step times under profkit
 
 - **unprofiled**: as above, of the program with its problem.
 - **monitored**: the same under `profkit run`, after its window of three recorded steps: memory is
@@ -51,7 +51,7 @@ _COSTS: Final = """\
 - **recorded**: the window's length divided by its steps.
 """
 _OVERHEAD: Final = """\
-## Recording overhead
+### Recording overhead
 
 `benchmarks/capture_overhead.py` on the same machine: median step times of a small transformer, from
 an idle device to an idle device; and the time from the end of a block to the file, compared with
@@ -59,7 +59,6 @@ an idle device to an idle device; and the time from the end of a block to the fi
 """
 
 
-_NO_ROW: Final = "No row yet.\n"
 _NEEDS: Final = {
     "cuda": "a CUDA GPU",
     "compile": "a compiler for `torch.compile`",
@@ -70,7 +69,7 @@ _NO_NEED: Final = "a CUDA GPU for its figures; the problem exists on a CPU too"
 
 
 def page(truths: Sequence[Truth], rows: Rows) -> str:
-    """Return the whole page.
+    """Return the part; tables without a row are left out.
 
     Args:
         truths: All programs.
@@ -85,8 +84,10 @@ def page(truths: Sequence[Truth], rows: Rows) -> str:
         (_FINDINGS, _found, recorded),
         (_COSTS, _write_costs, recorded),
     ):
-        parts.append(f"{text}\n{table(rows_of) if rows_of else _NO_ROW}")
-    parts.append(f"{_OVERHEAD}\n{_overhead(rows.overhead) if rows.overhead else _NO_ROW}")
+        if rows_of:
+            parts.append(f"{text}\n{table(rows_of)}")
+    if rows.overhead:
+        parts.append(f"{_OVERHEAD}\n{_overhead(rows.overhead)}")
     parts += list(_failures(rows.runs))
     parts += list(_owed(truths))
     return "\n".join(parts)
@@ -220,20 +221,21 @@ def _failures(runs: Mapping[str, Run]) -> Iterator[str]:
     large = {name: run.too_large for name, run in runs.items() if run.too_large}
     if failed:
         listed = [f"- `{name}`: {_one_line(why)}" for name, why in sorted(failed.items())]
-        yield "## Runs that failed\n\n" + "\n".join(listed) + "\n"
+        yield "### Runs that failed\n\n" + "\n".join(listed) + "\n"
     if large:
         listed = [f"- `{name}`: {', '.join(files)}" for name, files in sorted(large.items())]
-        yield "## Files that are too large\n\n" + "\n".join(listed) + "\n"
+        yield "### Files that are too large\n\n" + "\n".join(listed) + "\n"
 
 
 def _owed(truths: Sequence[Truth]) -> Iterator[str]:
-    owed = [
-        f"- `{truth.name}`{_what(truth)}: needs {_needs(truth)}"
-        for truth in truths
-        if truth.faulty is None or truth.cured is None
-    ]
+    """Yield the programs that have no row, in a paragraph for each of the things that they need."""
+    owed: dict[str, list[str]] = {}
+    for truth in truths:
+        if truth.faulty is None or truth.cured is None:
+            owed.setdefault(_needs(truth), []).append(f"`{truth.name}`{_what(truth)}")
     if owed:
-        yield "## Not recorded yet\n\n" + "\n".join(owed) + "\n"
+        paragraphs = [f"Needs {need}: {'; '.join(names)}.\n" for need, names in owed.items()]
+        yield "### Not recorded yet\n\n" + "\n".join(paragraphs)
 
 
 def _needs(truth: Truth) -> str:
