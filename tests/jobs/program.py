@@ -147,7 +147,7 @@ def train() -> None:
 def train_pipeline() -> None:
     from torch.distributed import pipelining
 
-    n_layers = 4 if fault == "stage" and slow else 2
+    n_layers = 24 if fault == "stage" and slow else 8
     stage_module = nn.Sequential(
         *[nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.ReLU()) for _ in range(n_layers)]
     )
