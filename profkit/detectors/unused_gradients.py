@@ -51,11 +51,14 @@ from typing import Final
 import numpy as np
 
 from profkit.index.intervals import covered_by
+from profkit.index.runtime_calls import rows_named
+from profkit.patterns import regex
 from profkit.rule import (
     NO_ROW,
     Category,
     Context,
     Finding,
+    Mask,
     Need,
     ProgramChange,
     Rows,
@@ -70,6 +73,7 @@ from profkit.rule import (
     needs,
     reaches_share,
     time_with_share,
+    torch_names,
     visible,
 )
 
@@ -88,6 +92,10 @@ INFO = RuleInfo(
     needs=(GRADIENTS,),
     since="0.2.0",
 )
+
+
+_NODES: Final = regex(rf"^{torch_names.EVALUATE_FUNCTION}")
+_ADDING_NODES: Final = regex(rf"^{torch_names.EVALUATE_FUNCTION}torch::autograd::AccumulateGrad$")
 
 
 @dataclass(frozen=True)
@@ -138,6 +146,38 @@ def _find_backward_rows(ctx: Context, modules: list[str]) -> Rows:
     wanted = set(modules)
     numbers = [number for number, name in enumerate(ctx.source.modules) if name in wanted]
     is_backward = (ctx.forward_ops != NO_ROW) & (ctx.events.category == Category.OP)
+    is_unused = is_backward & np.isin(ctx.source.module, numbers)
     # A node and the operators in it are counted once, by the time that they cover.
-    rows = np.flatnonzero(is_backward & np.isin(ctx.source.module, numbers))
+    rows = np.flatnonzero(is_unused | _find_additions(ctx, np.flatnonzero(is_unused)))
     return rows[in_windows(ctx, rows)]
+
+
+def _find_additions(ctx: Context, backward: Rows) -> Mask:
+    """Find the operators that add what some backward operators compute to gradients.
+
+    They have no forward operator. A node that adds has the highest sequence number, so it is
+    evaluated on its thread before all others, once a node has computed what it adds.
+
+    Args:
+        backward: Rows of backward operators.
+
+    Source:
+        ``torch/csrc/autograd/functions/accumulate_grad.h``.
+    """
+    events, tree = ctx.events, ctx.tree
+    is_node = rows_named(events, _NODES, Category.OP)
+    nodes = np.flatnonzero(is_node)
+    nodes = nodes[np.lexsort((events.ts_ns[nodes], events.lane[nodes]))]
+    computes = np.zeros(len(events), dtype=np.bool_)
+    around = tree.nearest(is_node)[backward]
+    computes[around[around != NO_ROW]] = True
+
+    # The node before each one that adds, over others that add.
+    adds = rows_named(events, _ADDING_NODES, Category.OP)[nodes]
+    place = np.maximum.accumulate(np.where(adds, -1, np.arange(len(nodes))))
+    before = nodes[place]
+    follows = (place >= 0) & computes[before] & (events.lane[before] == events.lane[nodes])
+
+    is_wanted = np.zeros(len(events), dtype=np.bool_)
+    is_wanted[nodes[adds & follows]] = True
+    return np.asarray((tree.nearest(is_wanted) != NO_ROW) & (events.category == Category.OP))

@@ -63,6 +63,35 @@ def test_the_backward_pass_of_the_module_is_the_most_that_its_fix_saves(found: F
     assert finding.evidence["gradient_bytes"] == 4096
 
 
+def test_what_adds_to_the_unused_gradients_is_part_of_it(found: Found) -> None:
+    capture = CaptureInfo(
+        version="0", name="train", steps="user", lines=NO_LINES, unused_gradients=[TEACHER]
+    )
+    b = TraceBuilder(device_names=(), stacks=True, capture=capture)
+    node = "autograd::engine::evaluate_function: "
+
+    for step in range(2):
+        numbers = (2 * step, 2 * step + 1)
+        with b.step(), b.frame("train.py", 30, "train"):
+            for module, number in enumerate(numbers):
+                with b.module("Linear", module):
+                    b.compute("aten::linear", 2_000_000, sequence=number)
+            for number in numbers:
+                with (
+                    b.op(f"{node}AddmmBackward0"),
+                    b.op("AddmmBackward0", sequence=number, self_ns=3_000_000) as backward,
+                ):
+                    backward.args |= {"Fwd thread id": 1}  # type: ignore[operator]
+                # Of the weight and of the bias; the student's take as long.
+                for _ in range(2):
+                    with b.op(f"{node}torch::autograd::AccumulateGrad"):
+                        b.compute("aten::add_", 1_000_000)
+
+    (finding,) = found(b, RULE)
+    # The teacher's node, and its two additions.
+    assert finding.cost.per_step_ns == pytest.approx(5_000_000, rel=0.01)
+
+
 @pytest.mark.parametrize(
     "unused",
     [(), (UnusedGradients("other", ["Conv2d_0"], 2, 4096),)],
