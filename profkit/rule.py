@@ -118,7 +118,7 @@ from profkit.model.location import Location
 from profkit.model.memory_summary import FragmentationSite
 from profkit.model.snapshot import NO_STACK, MemorySnapshot, State
 from profkit.model.trace import LOST_TIME, DeviceInfo, LoadNotes
-from profkit.names import middle_cut, short_kernel, visible
+from profkit.names import middle_cut, visible
 from profkit.patterns import regex
 from profkit.readers.kineto.categories import WITHOUT_WORK
 from profkit.units import format_bytes, format_count, format_ns, format_share, format_times
@@ -140,7 +140,7 @@ __all__ = [  # noqa: RUF022  (in groups)
     "find_costliest_lines", "MAX_LINES", "known_locations", "at", "at_first", "tensor_method",
     "counted", "times_per_step", "time_per_step", "time_with_share", "time_with_busy_share",
     "the_ranks", "the_group", "format_bytes", "format_count", "format_ns", "format_share",
-    "format_times", "visible", "middle_cut", "short_kernel", "event_ids", "MAX_EVENT_IDS",
+    "format_times", "visible", "middle_cut", "event_ids", "MAX_EVENT_IDS",
     # Events.
     "Category", "Rows", "Mask", "Int32s", "Int64s", "Float64s", "NO_ROW", "MISSING", "torch_names",
     "WITHOUT_WORK",

@@ -52,7 +52,6 @@ import numpy as np
 
 from profkit.index.intervals import covered_by
 from profkit.index.runtime_calls import rows_named
-from profkit.patterns import regex
 from profkit.rule import (
     NO_ROW,
     Category,
@@ -72,6 +71,7 @@ from profkit.rule import (
     measure_saving,
     needs,
     reaches_share,
+    regex,
     time_with_share,
     torch_names,
     visible,
