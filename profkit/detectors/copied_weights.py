@@ -72,6 +72,7 @@ from profkit.rule import (
     regex,
     select_on_cpu,
     time_with_share,
+    torch_names,
 )
 
 INFO = RuleInfo(
@@ -100,7 +101,6 @@ class Thresholds:
     warning_share: float = 0.1
 
 
-_GRADIENTS: Final = regex(r"^torch::autograd::AccumulateGrad$")
 _COPIES: Final = regex(r"^aten::(clone|copy_)$")
 _TOUCHES: Final = regex(r"^aten::(clone|copy_|mul|add|sub|lerp|sqrt|div|addcdiv|addcmul)_?$")
 _UPDATES: Final = regex(r"^aten::(sqrt|div|addcdiv|addcmul)_?$")
@@ -171,7 +171,9 @@ def _build_finding(
 def _count_weights(ctx: Context) -> Counter[Shape]:
     """Count the weights of each shape, by the gradients of a step."""
     weights: Counter[Shape] = Counter()
-    for inputs, rows in by_shapes(ctx.events, find_rows(ctx, _GRADIENTS, Category.OP)):
+    for inputs, rows in by_shapes(
+        ctx.events, find_rows(ctx, torch_names.ACCUMULATE_GRAD, Category.OP)
+    ):
         shape = tensor_shape(inputs, 0)
         n_of_step = np.bincount(ctx.step_of(rows), minlength=1)
         # A weight that gets several gradients in a step is one weight, and there are few of them.

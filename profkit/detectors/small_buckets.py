@@ -99,8 +99,10 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     if ctx.trace.world_size == 1:
         return
     for waits in (find_device_waits(ctx), find_host_waits(ctx)):
-        small = None if waits is None else find_small_reductions(ctx, waits, thresholds)
-        if waits is not None and small is not None:
+        if waits is None:
+            continue
+        small = find_small_reductions(ctx, waits, thresholds)
+        if small is not None:
             yield _build_finding(ctx, thresholds, waits, small)
 
 

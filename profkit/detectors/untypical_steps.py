@@ -40,7 +40,7 @@ Source:
 
 from collections.abc import Iterator
 
-from profkit.engine.families.run_steps import FIX_RESTARTS, compare_with_run
+from profkit.engine.families.run_steps import FIX_RESTARTS, MIN_STEPS, UNTYPICAL, compare_with_run
 from profkit.rule import (
     Context,
     Finding,
@@ -74,8 +74,8 @@ class Thresholds:
             pause dominates fewer.
     """
 
-    min_ratio: float = 2.0
-    min_steps_count: int = 30
+    min_ratio: float = UNTYPICAL
+    min_steps_count: int = MIN_STEPS
 
 
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:

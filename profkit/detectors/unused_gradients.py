@@ -71,7 +71,6 @@ from profkit.rule import (
     measure_saving,
     needs,
     reaches_share,
-    regex,
     time_with_share,
     torch_names,
     visible,
@@ -92,10 +91,6 @@ INFO = RuleInfo(
     needs=(GRADIENTS,),
     since="0.2.0",
 )
-
-
-_NODES: Final = regex(rf"^{torch_names.EVALUATE_FUNCTION}")
-_ADDING_NODES: Final = regex(rf"^{torch_names.EVALUATE_FUNCTION}torch::autograd::AccumulateGrad$")
 
 
 @dataclass(frozen=True)
@@ -165,7 +160,7 @@ def _find_additions(ctx: Context, backward: Rows) -> Mask:
         ``torch/csrc/autograd/functions/accumulate_grad.h``.
     """
     events, tree = ctx.events, ctx.tree
-    is_node = rows_named(events, _NODES, Category.OP)
+    is_node = rows_named(events, torch_names.EVALUATED_NODE, Category.OP)
     nodes = np.flatnonzero(is_node)
     nodes = nodes[np.lexsort((events.ts_ns[nodes], events.lane[nodes]))]
     computes = np.zeros(len(events), dtype=np.bool_)
@@ -173,7 +168,7 @@ def _find_additions(ctx: Context, backward: Rows) -> Mask:
     computes[around[around != NO_ROW]] = True
 
     # The node before each one that adds, over others that add.
-    adds = rows_named(events, _ADDING_NODES, Category.OP)[nodes]
+    adds = rows_named(events, torch_names.EVALUATED_ADDITION, Category.OP)[nodes]
     place = np.maximum.accumulate(np.where(adds, -1, np.arange(len(nodes))))
     before = nodes[place]
     follows = (place >= 0) & computes[before] & (events.lane[before] == events.lane[nodes])

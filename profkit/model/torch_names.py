@@ -45,6 +45,9 @@ FRAMING: Final = regex(rf"^(ProfilerStep|Optimizer\.|{re.escape(DATA_LOADER)}|pr
 
 EVALUATE_FUNCTION: Final = "autograd::engine::evaluate_function: "
 """Begin of the name of autograd's wrapper around every node that a backward pass runs."""
+EVALUATED_NODE: Final = regex(rf"^{EVALUATE_FUNCTION}")
+EVALUATED_ADDITION: Final = regex(rf"^{EVALUATE_FUNCTION}torch::autograd::AccumulateGrad$")
+"""The wrapper around :data:`ACCUMULATE_GRAD`."""
 BACKWARD: Final = regex(r"^autograd::engine::|^torch::autograd::|Backward\d*$")
 """An operator of a backward pass: the wrapper, or a node such as ``AddmmBackward0``. Versions
 before 1.9 have only the nodes."""

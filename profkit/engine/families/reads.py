@@ -26,7 +26,7 @@ from profkit.model.change import ProgramChange
 from profkit.model.events import NO_ROW, Category, Int32s, Mask, Rows
 from profkit.model.finding import Finding
 from profkit.model.location import Location
-from profkit.model.torch_names import EVALUATE_FUNCTION
+from profkit.model.torch_names import EVALUATED_NODE
 from profkit.patterns import regex
 
 _VALUE: Final = regex(r"^aten::(item|_local_scalar_dense|is_nonzero|equal|allclose)$")
@@ -44,7 +44,6 @@ _FINITE_TESTS: Final = tuple(regex(rf"^aten::{name}$") for name in ("isnan", "is
 _CONDITION: Final = regex(r"^aten::is_nonzero$")
 _ANY_TRUE: Final = regex(r"^aten::_is_any_true$")
 _CHECK: Final = regex(r"^aten::(isnan|_is_any_true|item)$")
-_NODE: Final = regex(rf"^{EVALUATE_FUNCTION}")
 _FUSED: Final = regex(r"^aten::_fused_")
 _UNSCALE: Final = regex(r"^aten::_amp_(foreach_)?non_finite_check_and_unscale_$")
 
@@ -102,7 +101,9 @@ def find_anomaly_checks(ctx: Context) -> Rows:
         return test_rows
     caller = ctx.tree.op_around
 
-    nodes = common(caller[test_rows], np.flatnonzero(rows_named(events, _NODE, Category.OP)))
+    nodes = common(
+        caller[test_rows], np.flatnonzero(rows_named(events, EVALUATED_NODE, Category.OP))
+    )
     rows = np.flatnonzero(rows_named(events, _CHECK, Category.OP))
     return np.asarray(rows[np.isin(caller[rows], nodes)])
 

@@ -10,8 +10,9 @@ FIX_RESTARTS: Final = (
     "If each epoch starts the loader's workers anew, keep them by `persistent_workers=True`, or "
     "use `num_workers=0` for data in memory."
 )
-_MIN_STEPS: Final = 30
-_UNTYPICAL: Final = 2.0
+MIN_STEPS: Final = 30
+"""One long pause dominates fewer."""
+UNTYPICAL: Final = 2.0
 """From this ratio on more than half of a run is outside of steps like the recorded ones."""
 
 
@@ -52,4 +53,4 @@ def compare_with_run(ctx: Context) -> RunSteps | None:
 def is_mostly_elsewhere(ctx: Context) -> bool:
     """Return whether most of a run is outside of steps like the recorded ones."""
     run = compare_with_run(ctx)
-    return run is not None and run.n_steps >= _MIN_STEPS and run.ratio >= _UNTYPICAL
+    return run is not None and run.n_steps >= MIN_STEPS and run.ratio >= UNTYPICAL

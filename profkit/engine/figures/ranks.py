@@ -2,9 +2,10 @@
 
 import math
 from collections import Counter, defaultdict
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 
 from profkit.engine.job_context import JobContext
 from profkit.index.distinct import distinct
@@ -132,12 +133,8 @@ def _summarize_groups(matches: Matches, delays: Delays) -> list[CollectiveGroup]
     pair = calls.kinds.index("send") if "send" in calls.kinds else 0
 
     kinds = np.where(calls.peers[0][leader] == MISSING, calls.kind[leader], pair)
-    number = number_rows([calls.group[leader], kinds])
-    by_kind = np.argsort(number, kind="stable")
-    begins = np.flatnonzero(np.diff(number[by_kind], prepend=-1))
-
     groups = []
-    for members in np.split(by_kind, begins[1:]):
+    for members in _divide([calls.group[leader], kinds]):
         group = calls.groups[calls.group[leader[members[0]]]]
 
         group_ranks = distinct(calls.member[matches.calls_of(members)])
@@ -167,12 +164,9 @@ def _summarize_sizes(
     calls = matches.calls
     element_type = calls.element_type[delays.last[collectives]]
     message_bytes = delays.message_bytes[collectives]
-    number = number_rows([element_type, np.nan_to_num(message_bytes, nan=-1.0)])
-    by_size = np.argsort(number, kind="stable")
-    begins = np.flatnonzero(np.diff(number[by_size], prepend=-1))
 
     sizes = []
-    for places in np.split(by_size, begins[1:]):
+    for places in _divide([element_type, np.nan_to_num(message_bytes, nan=-1.0)]):
         members = collectives[places]
         skews_ns = np.sort(delays.skew_ns[members])
         transfers_ns = delays.transfer_ns[members]
@@ -194,6 +188,14 @@ def _summarize_sizes(
         )
     sizes.sort(key=lambda size: (-size.transfer_ns, size.element_type, size.message_bytes or 0))
     return tuple(sizes[:_MAX_SIZES])
+
+
+def _divide(columns: list[npt.NDArray[Any]]) -> list[Rows]:
+    """Divide rows by what they have in some columns; each part is in order."""
+    number = number_rows(columns)
+    order = np.argsort(number, kind="stable")
+    begins = np.flatnonzero(np.diff(number[order], prepend=-1))
+    return np.split(order, begins[1:])
 
 
 def _rate(n_bytes: Float64s, times_ns: Int64s) -> int | None:

@@ -61,6 +61,11 @@ def _often_last(group: CollectiveGroup) -> str:
     return "" if last is None else f"rank {last.rank} in {format_count(last.n)}"
 
 
+def _of_group(column: Column) -> Column:
+    """Return a column of groups as one of their sizes."""
+    return replace(column, value=lambda row: column.value_in(row.group))
+
+
 _RANK_COLUMNS: Final = (
     Column("id", "rank", "rank"),
     Column("ns", "step_ns", "step", "mean step time"),
@@ -82,7 +87,7 @@ _RANK_COLUMNS: Final = (
     Column("text", "host", "host", screen=""),
     Column("file", "file"),
 )  # fmt: skip
-_GROUP_COLUMNS: Final = (
+_NAMES_OF_GROUP: Final = (
     Column(
         "text", screen="collective",
         value=lambda group: " · ".join(filter(None, (group.kind, _group_name(group)))),
@@ -93,6 +98,9 @@ _GROUP_COLUMNS: Final = (
     Column("text", "description"),
     Column("text", "ranks", value=lambda group: " ".join(map(str, group.ranks))),
     Column("text", "", "ranks", screen="", value=lambda group: rank_list(group.ranks)),
+)  # fmt: skip
+_GROUP_COLUMNS: Final = (
+    *_NAMES_OF_GROUP,
     Column("count", "n", "number", "matched collectives", screen="n"),
     Column("ns", "wait_ns"),
     Column(
@@ -127,16 +135,7 @@ _GROUP_COLUMNS: Final = (
     Column("text", screen="ranks", value=lambda group: f"ranks {rank_list(group.ranks)}"),
 )  # fmt: skip
 _SIZE_COLUMNS: Final = (
-    Column(
-        "text", screen="collective",
-        value=lambda row: " · ".join(filter(None, (row.group.kind, _group_name(row.group)))),
-    ),
-    Column("name", "kind", "collective", screen="", value="group.kind"),
-    Column("text", "group", value="group.group"),
-    Column("name", "", "group", screen="", value=lambda row: _group_name(row.group)),
-    Column("text", "description", value="group.description"),
-    Column("text", "ranks", value=lambda row: " ".join(map(str, row.group.ranks))),
-    Column("text", "", "ranks", screen="", value=lambda row: rank_list(row.group.ranks)),
+    *map(_of_group, _NAMES_OF_GROUP),
     Column("count", "n_hosts", value="group.n_hosts"),
     Column("name", "element_type", "type", value="size.element_type"),
     Column("bytes", "message_bytes", "size", value="size.message_bytes"),

@@ -9,11 +9,8 @@ from profkit.engine.context import Context
 from profkit.engine.families.collectives.waits import CollectiveWaits
 from profkit.index.runtime_calls import rows_named
 from profkit.model.events import NO_ROW, RECORD_FUNCTIONS, Mask
-from profkit.model.torch_names import BACKWARD, EVALUATE_FUNCTION
-from profkit.patterns import regex
+from profkit.model.torch_names import BACKWARD, EVALUATED_ADDITION, EVALUATED_NODE
 
-_ACCUMULATE: Final = regex(rf"^{EVALUATE_FUNCTION}torch::autograd::AccumulateGrad$")
-_BACKWARD_NODE: Final = regex(rf"^{EVALUATE_FUNCTION}")
 _MAX_DIFFERENCE_SHARE: Final = 0.02
 """A recording may begin or end within a step."""
 _ALL_REDUCE: Final = frozenset({"all-reduce"})
@@ -55,7 +52,7 @@ def reduced_by_hooks(ctx: Context, waits: CollectiveWaits) -> Mask:
     Source: ``torch/csrc/distributed/c10d/reducer.cpp``: its hooks are post hooks of
     ``AccumulateGrad``.
     """
-    return are_started_within(ctx, waits, _ACCUMULATE) & waits.are_of_kinds(_ALL_REDUCE)
+    return are_started_within(ctx, waits, EVALUATED_ADDITION) & waits.are_of_kinds(_ALL_REDUCE)
 
 
 def reduced_one_by_one(ctx: Context, waits: CollectiveWaits) -> Mask:
@@ -65,9 +62,9 @@ def reduced_one_by_one(ctx: Context, waits: CollectiveWaits) -> Mask:
     ranks have more gradients than reductions: tensor parallelism, ``SyncBatchNorm``. Shape of
     ``waits.rows``.
     """
-    in_backward = are_started_within(ctx, waits, _BACKWARD_NODE) & waits.are_of_kinds(_ALL_REDUCE)
+    in_backward = are_started_within(ctx, waits, EVALUATED_NODE) & waits.are_of_kinds(_ALL_REDUCE)
     in_backward &= ~reduced_by_hooks(ctx, waits)
-    gradients = np.flatnonzero(rows_named(ctx.events, _ACCUMULATE, *RECORD_FUNCTIONS))
+    gradients = np.flatnonzero(rows_named(ctx.events, EVALUATED_ADDITION, *RECORD_FUNCTIONS))
     n_gradients = np.count_nonzero(ctx.step_of(gradients) >= 0)
     starters = waits.starter[in_backward].astype(np.intp)
     n_reductions = np.count_nonzero(ctx.step_of(starters) >= 0)
