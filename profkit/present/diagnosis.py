@@ -60,7 +60,6 @@ _NOTHING_RECORDED: Final = "nothing-recorded"
 _LOST_EVENTS: Final = "lost-device-events"
 _MIN_DISTORTING_SHARE: Final = 0.4
 """A thread without a core for so long waits within single operators: their shares are chance."""
-_OUT_OF_MEMORY: Final = "out-of-memory"
 _SLOWING_STEPS: Final = "slowing-steps"
 _UNTYPICAL_STEPS: Final = "untypical-steps"
 _UNUSED_GPU: Final = "unused-gpu"
@@ -266,9 +265,9 @@ def _first_sentence(fix: str) -> str:
 
 def _memory_fix(report: Report) -> list[str]:
     """Return what to do by a report on memory alone."""
+    # The fix of the first finding, right below, is as long as the headline.
     if has_oom(report):
-        fixes = (finding.fix for finding in report.findings if finding.name == _OUT_OF_MEMORY)
-        return [_first_sentence(fix) for fix in fixes][:1]
+        return []
     if costs := _highest_costs(report):
         return costs
     return [_main_finding(report) or no_memory_findings(report)]

@@ -25,6 +25,7 @@ from profkit.present.document import (
     TableBlock,
     TableColumn,
     TableRow,
+    Tone,
     columns_of,
     list_section,
     name_of,
@@ -129,7 +130,7 @@ def _build_changes(difference: Difference, options: ReadersOptions) -> Iterator[
                     _changed_place(change, options.base),
                 ),
                 _stack(change, options.base) if options.verbose else (),
-                "better" if change.status in {"better", "fixed"} else "worse",
+                _change_tone(change),
             )
             for change in shown
         )
@@ -138,6 +139,14 @@ def _build_changes(difference: Difference, options: ReadersOptions) -> Iterator[
             hidden = remainder(len(changes) - len(shown), f"--top {len(changes)}")
             figures = f"{format_count(len(changes))} changed"
             yield DocumentSection(title, (TableBlock(columns, rows), *hidden), figures)
+
+
+def _change_tone(change: Change) -> Tone:
+    """Return whether a change is for the better."""
+    # Work moves between kernels: a fused one is new, and those that it replaces are gone.
+    if change.kind in {"kernel", "operator"} and change.status in {"new", "fixed"}:
+        return ""
+    return "better" if change.status in {"better", "fixed"} else "worse"
 
 
 def _subject(change: Change) -> Cell:

@@ -120,8 +120,8 @@ class TableBlock:
     """A table; the first column has the names of the rows.
 
     Attributes:
-        n_brief: How many rows a screen of text shows, each as a sentence without column titles;
-            None for a table.
+        brief: The rows that a screen of text shows, each as a sentence without column titles, or
+            none where it has said all of it; None for a table.
         sentence: What a screen of text shows instead of it, in parts of which the last ones give
             way; empty for a table.
         sentence_if_full: What it shows instead where the whole report does not fit on it.
@@ -129,7 +129,7 @@ class TableBlock:
 
     columns: tuple[TableColumn, ...]
     rows: tuple[TableRow, ...]
-    n_brief: int | None = None
+    brief: tuple[TableRow, ...] | None = None
     sentence: tuple[str, ...] = ()
     sentence_if_full: tuple[str, ...] = ()
 

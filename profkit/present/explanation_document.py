@@ -34,7 +34,10 @@ _NOT_ABOUT_THE_PROGRAM: Final = ("Reads", "Source")
 def build_explanation_document(explanation: Explanation, options: ReadersOptions) -> Document:
     """Build the document of an explanation."""
     finding = explanation.finding
-    cost = f" It costs {explanation.cost}." if explanation.cost else ""
+    message = one_line(finding.message)
+    # Many messages have the time itself; its share may be of the job's step and not the rank's.
+    time = explanation.cost.removeprefix("about ").partition(" (")[0]
+    cost = f" It costs {explanation.cost}." if time and time not in message else ""
     head = f"{finding.rule} {finding.name}, {finding.severity}"
     return Document(
         title=f"profkit: {one_line(explanation.id)}",
@@ -43,7 +46,7 @@ def build_explanation_document(explanation: Explanation, options: ReadersOptions
             one_line(short_path(path, options.base)) for path in [explanation.path] if path
         ),
         origin=(one_line(head), f"{finding.confidence} confidence"),
-        headline=f"{one_line(finding.message)}{cost}",
+        headline=f"{message}{cost}",
         sections=tuple(_build_sections(explanation, options)),
     )
 
@@ -66,8 +69,8 @@ def _build_sections(explanation: Explanation, options: ReadersOptions) -> Iterat
     yield from list_section("Called from", calls)
     yield from _build_events(explanation)
 
-    # The events have a table.
-    figures = {key: value for key, value in finding.evidence.items() if key != "events"}
+    shown = _find_shown_evidence(explanation)
+    figures = {key: value for key, value in finding.evidence.items() if key not in shown}
     texts = evidence_texts(replace(finding, evidence=figures))
     evidence = (f"{label}: {figure}" for label, figure in texts)
     yield from list_section("Evidence", evidence)
@@ -80,6 +83,17 @@ def _build_sections(explanation: Explanation, options: ReadersOptions) -> Iterat
         command = f"profkit what-if PATH --remove {explanation.change}"
         text = f"`{one_line(command)}` predicts the step time without it."
         yield DocumentSection("What if", (Paragraph(text),))
+
+
+def _find_shown_evidence(explanation: Explanation) -> set[str]:
+    """Return the keys of evidence that other sections have: events, source lines, places."""
+    shown = {"events"}
+    if explanation.source is not None:
+        shown.add("code")
+    stack = explanation.finding.evidence.get("stack")
+    if isinstance(stack, list | tuple) and len(stack) == 1:
+        shown.add("stack")
+    return shown
 
 
 def _build_places(finding: Finding, base: str) -> Iterator[DocumentSection]:

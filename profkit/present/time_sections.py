@@ -3,15 +3,19 @@
 from collections.abc import Iterator
 from typing import Final
 
+from profkit.model.critical_path import PathLine
 from profkit.model.report import Report
 from profkit.model.step_summary import Breakdown, is_wait
 from profkit.present.critical_path import (
+    NO_FUNCTION,
     large_lines,
     main_kinds,
+    main_name,
     main_word,
     path_title,
     unexplained_text,
 )
+from profkit.present.diagnosis import headline
 from profkit.present.document import (
     Block,
     DocumentSection,
@@ -35,7 +39,7 @@ from profkit.present.part_colors import color_number
 from profkit.present.renderer import ReadersOptions
 from profkit.present.tables.path_tables import define_path_lines
 from profkit.present.tables.screen import lay_out_table
-from profkit.units import format_count, format_ns
+from profkit.units import format_count, format_ns, format_share
 
 _N_BRIEF_LINES: Final = 2
 _MIN_UNKNOWN_SHARE: Final = 0.9
@@ -104,12 +108,24 @@ def build_path_section(report: Report, options: ReadersOptions) -> Iterator[Docu
     words = map(main_word, lines)
     rows = tuple(TableRow(row, word=word) for row, word in zip(cells, words, strict=True))
 
-    # A screen of text shows the first lines alone, each as a sentence.
-    n_brief = len(rows) if options.verbose else _N_BRIEF_LINES
-    blocks: list[Block] = [TableBlock(columns, rows, n_brief)] if rows else []
+    # A screen of text shows the first lines alone, each as a sentence, and none of them twice.
+    said = headline(report)
+    main_rows = list(zip(lines, rows, strict=True))[:_N_BRIEF_LINES]
+    unsaid = tuple(row for line, row in main_rows if not _is_said(line, said))
+    brief = rows if options.verbose else unsaid
+    blocks: list[Block] = [TableBlock(columns, rows, brief)] if rows else []
     if unexplained := unexplained_text(path):
         blocks.append(ListBlock((ListItem(unexplained),)))
 
     kinds = main_kinds(path, everything=options.verbose)
     title, is_of_one_rank = path_title(path), bool(report.ranks)
     yield DocumentSection(title, tuple(blocks), kinds, is_of_one_rank=is_of_one_rank)
+
+
+def _is_said(line: PathLine, said: str) -> bool:
+    """Return whether the headline or the parts of the step time have the share of a line."""
+    if line.location.file is None and main_name(line) == NO_FUNCTION:
+        return True
+    place = "" if line.location.file is None else line.location.place
+    words = {word.strip("(),.:;") for word in said.split()}
+    return place in said and format_share(line.share) in words

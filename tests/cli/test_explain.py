@@ -46,6 +46,16 @@ def test_the_text_has_the_line_the_events_the_fix_and_the_rule(
     assert [line.split()[-1] for line in reads] == [f"ProfilerStep#{i}" for i in range(3)]
 
 
+def test_the_cost_is_said_once(trace: str, capsys: pytest.CaptureFixture[str]) -> None:
+    _, text, _ = run(capsys, "explain", "1", trace, "--format", "json")
+    tree = json.loads(text)
+    time = tree["cost"].removeprefix("about ").partition(" (")[0]
+    _, shown, _ = run(capsys, "explain", "1", trace)
+    headline = " ".join(shown.partition("Fix")[0].split())
+    assert time in headline
+    assert headline.count(time) == 1
+
+
 def test_the_json_has_events_of_the_file_and_the_change(
     trace: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

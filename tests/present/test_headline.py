@@ -583,7 +583,7 @@ def test_the_part_that_includes_fills_is_not_called_copies_alone(tmp_path: Path)
     with b.step():
         b.fill(1 << 20, 5_000_000)
     report = analyze(b.write(tmp_path / "built.json"))
-    shown = render(report, "text").decode()
+    shown = render(report, "text", verbose=True).decode()
     assert "  copies and fills  5.00 ms" in shown
 
 

@@ -90,6 +90,16 @@ def test_a_change_for_the_worse_is_red_and_one_for_the_better_green() -> None:
     assert not [line for line in lines if "\x1b[3" in line]
 
 
+def test_a_kernel_that_is_new_or_gone_is_neither_better_nor_worse() -> None:
+    fused = replace(change("kernel", 0, 3_000_000), status="new")
+    gone = replace(change("kernel", 5_000_000, 0), status="fixed")
+    finding = replace(change("finding", 0, 3_000_000), status="new")
+    lines = shown(difference(changes=(fused, gone, finding), figures=()), color=True).splitlines()
+    coloured = [line for line in lines if "\x1b[3" in line]
+    assert len(coloured) == 1
+    assert "\x1b[31m+3.00 ms" in coloured[0]
+
+
 @pytest.mark.parametrize("name", ["text", "md"])
 def test_each_change_has_its_amount_and_its_source_line(name: str) -> None:
     text = shown(difference(), name, base="/home/me")

@@ -122,7 +122,7 @@ def test_the_page_of_a_small_recording_is_small() -> None:
             (made, ["Overview", "Findings", "Critical path", "Steps", "Memory", "Tables"])
             for made in (reports.build_gpu_report(), reports.build_cpu_report())
         ),
-        (reports.build_snapshot_report(), ["Overview", "Memory", "Findings"]),
+        (reports.build_snapshot_report(), ["Overview", "Findings", "Memory"]),
         (reports.watched_report(), ["Overview", "Findings", "Memory"]),
         (reports.empty_report(), ["Overview", "Findings"]),
     ],

@@ -1,6 +1,7 @@
 """The terminal report fits one screen, and reads well at any width."""
 
 import re
+import unittest.mock
 from dataclasses import replace
 from itertools import pairwise
 
@@ -13,7 +14,7 @@ from profkit.model.location import Location
 from profkit.model.report import Report
 from profkit.present.facts import busiest_ops
 from profkit.renderers import text as terminal
-from profkit.units import format_ns
+from profkit.units import format_ns, format_share
 from tests.renderers import reports
 from tests.renderers.reports import build_starved
 
@@ -252,6 +253,30 @@ def test_the_critical_path_has_three_lines_and_all_of_them_with_verbose() -> Non
     verbose = text(reports.build_gpu_report(), width=100, verbose=True)
     assert "operators 12%, gaps 0.6%" in " ".join(verbose.split())
     assert "\n  operators     21.3 ms   12% model.py:12, " in verbose
+
+
+def test_lines_that_the_headline_has_are_not_on_the_critical_path_again() -> None:
+    report = reports.build_gpu_report()
+    path = report.summary.critical_path
+    assert path is not None
+    share = format_share(path.lines[0].share)
+    said = f"Most of the time, {share} of each step, goes to model.py:12."
+    with unittest.mock.patch("profkit.present.time_sections.headline", return_value=said):
+        brief = text(report, width=100)
+        assert f"{share} lib/model.py:12" not in brief
+        assert "  loading data  65.0 ms" in brief
+        assert f"{share} lib/model.py:12" in text(report, width=100, verbose=True)
+
+
+def test_a_critical_path_of_which_all_is_said_has_no_section() -> None:
+    report = reports.build_gpu_report()
+    path = report.summary.critical_path
+    assert path is not None
+    python = replace(path.lines[0], kind="python", location=Location(), main_name="")
+    summary = replace(report.summary, critical_path=replace(path, lines=(python,)))
+    shown = replace(report, summary=summary)
+    assert "Critical path" not in text(shown)
+    assert "outside operators" in text(shown, verbose=True).partition("Critical path")[2]
 
 
 def test_a_name_with_less_than_half_of_its_line_is_called_the_longest() -> None:

@@ -3,8 +3,8 @@
 The page is a single file: it needs no server, no network and no other file. Its Content Security
 Policy, which the browser enforces, forbids every request and every script that is not part of it.
 
-From top to bottom: the headline and the main figures; the ranks of a job; findings with evidence
-and source lines; the timeline. Then, folded to a line with its main figure each: the step time
+From top to bottom: the headline and the main figures; findings with evidence and source lines; the
+ranks of a job; the timeline. Then, folded to a line with its main figure each: the step time
 without some findings; the critical path; steps; flame graphs; memory; roofline; tables; skipped
 checks, faults and environment of the recording; glossary.
 """

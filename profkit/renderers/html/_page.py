@@ -45,8 +45,8 @@ def _build_glossary(report: Report, options: Options) -> Section:
 
 SECTIONS: Final[tuple[Callable[[Report, Options], Section | None], ...]] = (
     overview.build_section,
-    ranks.build_section,
     findings.build_section,
+    ranks.build_section,
     timeline.build_section,
     what_if.build_section,
     critical_path.build_section,
@@ -96,8 +96,8 @@ def build_page(report: Report, options: Options) -> str:
     built = (build(report, options) for build in SECTIONS)
     sections = [section for section in built if section is not None]
     if report.source.kind == "snapshot":
-        # It opens with its memory over time; the overview is still the first.
-        sections.sort(key=lambda section: section.id not in {"overview", "memory"})
+        # What it is about, its memory over time, follows what to do.
+        sections.sort(key=lambda section: section.id not in {"overview", "findings", "memory"})
     # Without times, memory is what the report is about.
     opened = _OPEN if report.summary.breakdown is not None else _OPEN | {"memory"}
     folded = {section.id for section in sections} - opened

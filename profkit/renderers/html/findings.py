@@ -1,6 +1,7 @@
 """Findings by cost; each opens to its fix, source lines and evidence."""
 
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -9,7 +10,7 @@ import numpy as np
 from profkit.dataclass import dataclass
 from profkit.engine.registry import rules
 from profkit.engine.wording import counted
-from profkit.model.finding import Finding
+from profkit.model.finding import SEVERITIES, Finding
 from profkit.model.growth import Growth
 from profkit.model.location import NO_SOURCE_LINE, Location, base_name
 from profkit.model.report import Report
@@ -51,6 +52,7 @@ def build_section(report: Report, options: Options) -> Section:
         cards=cards,
         rest=more,
         n=len(report.findings),
+        by_severity=_count_by_severity(report.findings),
         notes_last=ranking(report.findings).partition("first")[2],
         statement=statement,
         is_explained=statement == NO_PROBLEMS,
@@ -64,6 +66,14 @@ def build_section(report: Report, options: Options) -> Section:
         scripts = (*scripts, TABLE_SCRIPT)
         data |= table_data(more)
     return Section("findings", "Findings", body, scripts, data)
+
+
+def _count_by_severity(findings: Sequence[Finding]) -> str:
+    """Return ``1 error, 2 warnings``."""
+    counts = Counter(finding.severity for finding in findings)
+    return ", ".join(
+        counted(counts[severity], severity) for severity in reversed(SEVERITIES) if counts[severity]
+    )
 
 
 def _build_card(

@@ -5,7 +5,6 @@ from typing import Any
 
 from profkit.dataclass import dataclass
 from profkit.engine.wording import counted
-from profkit.model.finding import SEVERITIES
 from profkit.model.report import Report
 from profkit.present.labels import (
     breakdown_title,
@@ -67,10 +66,12 @@ def _build_tiles(report: Report) -> Iterator[Tile]:
         share = format_share(flops.model_utilization_share)
         yield Tile("MFU", share, "of the tokens and parameters stated")
 
-    if figures.saving_ns:
+    # Of a single finding it is the cost, which stands right below.
+    saving = " ".join(figures.saving)
+    is_of_first = any(saving in cost_text(report, finding) for finding in report.findings[:1])
+    if figures.saving_ns and not is_of_first:
         yield Tile(SAVING_TITLE, *figures.saving)
     yield from build_memory_tiles(report)
-    yield _build_findings_tile(report)
 
 
 def _build_rank_tiles(report: Report) -> Iterator[Tile]:
@@ -111,17 +112,6 @@ def build_memory_tiles(report: Report) -> Iterator[Tile]:
     if memory.n_monitored_steps:
         n_leaks = "–" if memory.n_leaks is None else format_count(memory.n_leaks)  # noqa: RUF001  (a dash)
         yield Tile("Leaks", n_leaks, f"over {monitored_steps(memory)}")
-
-
-def _build_findings_tile(report: Report) -> Tile:
-    by_severity = [
-        counted(n, severity)
-        for severity in reversed(SEVERITIES)
-        if (n := sum(finding.severity == severity for finding in report.findings))
-    ]
-    n_skipped = len(report.unchecked)
-    skipped = f"{counted(n_skipped, 'check')} skipped" if n_skipped else "no checks skipped"
-    return Tile("Findings", format_count(len(report.findings)), ", ".join(by_severity) or skipped)
 
 
 def collect_figures(report: Report) -> dict[str, Any]:

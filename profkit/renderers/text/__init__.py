@@ -31,6 +31,7 @@ from profkit.renderers.text.shorten import (
     keep_findings,
     on_one_line_if_free,
     shorten_stepwise,
+    without_said_rows,
 )
 from profkit.renderers.text.tables import build_console
 
@@ -79,7 +80,8 @@ def render_document(document: Document, options: Options) -> bytes:
     begin = _print_lines(console, _build_beginning(document, width), width)
     sections = keep_findings(document.sections) if options.brief else document.sections
     if not options.verbose:
-        sections = map(on_one_line_if_free, sections)
+        sections = map(without_said_rows, map(on_one_line_if_free, sections))
+        sections = (section for section in sections if section.blocks)
     laid_out = [_LaidOut.of(console, section, width, wide) for section in sections]
 
     # Nothing is left out that has room: one way to shorten after the other, until it fits.

@@ -1,6 +1,6 @@
 """The blocks of a document in a terminal: parts of the step time, findings, lists, code."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from rich.cells import cell_len
@@ -25,6 +25,7 @@ from profkit.present.document import (
     Remainder,
     SourceLine,
     TableBlock,
+    TableRow,
     TimeParts,
 )
 from profkit.renderers.text.tables import INDENT, TableLayout, fitted, grid
@@ -59,7 +60,7 @@ def render_section(section: DocumentSection, width: int, wide: int) -> Iterator[
 
     for block in section.blocks:
         match block:
-            case TableBlock(n_brief=None):
+            case TableBlock(brief=None):
                 yield TableLayout(block, wide, title).build()
             case _:
                 yield from _render_block(block, width)
@@ -72,8 +73,8 @@ def _render_block(block: Block, width: int) -> Iterator[RenderableType]:
             yield from _render_time_parts(block, width)
         case FindingBlock():
             yield from _render_finding(block, width)
-        case TableBlock(n_brief=n_brief):
-            yield from _render_brief(block, n_brief or 0, width)
+        case TableBlock(brief=rows):
+            yield from _render_brief(rows or (), width)
         case ListBlock():
             for item in block.items:
                 lead = f"{item.lead}: " if item.lead else "- "
@@ -122,10 +123,9 @@ def _bar(part: Part, room: int) -> str:
     return " " * start + ("▒" if part.kind == "idle" else "█") * (end - start)
 
 
-def _render_brief(block: TableBlock, n_rows: int, width: int) -> Iterator[RenderableType]:
-    """Return the first rows of a table without titles: kind, time and share, then the place."""
-    rows = block.rows[:n_rows]
-    label_width = max(cell_len(str(row.cells[0])) for row in rows)
+def _render_brief(rows: Sequence[TableRow], width: int) -> Iterator[RenderableType]:
+    """Return rows of a table without titles: kind, time and share, then the place."""
+    label_width = max((cell_len(str(row.cells[0])) for row in rows), default=0)
     room = width - label_width - _TIME_WIDTH - _SHARE_WIDTH - INDENT - 2
     fits_on_line = room >= _MIN_PLACE_WIDTH
 

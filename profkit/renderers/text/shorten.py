@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import compress
 from typing import Final, TypeVar
 
 from rich.cells import cell_len
@@ -58,6 +59,14 @@ def on_one_line_if_free(section: DocumentSection) -> DocumentSection:
     return _change_blocks(
         section, FindingBlock, lambda block: _on_first_line(block) if block.is_free else block
     )
+
+
+def without_said_rows(section: DocumentSection) -> DocumentSection:
+    """Leave out a table of which the headline has said all rows that a screen shows."""
+    is_unsaid = [
+        not (isinstance(block, TableBlock) and block.brief == ()) for block in section.blocks
+    ]
+    return replace(section, blocks=tuple(compress(section.blocks, is_unsaid)))
 
 
 def keep_findings(sections: Sequence[DocumentSection]) -> Iterator[DocumentSection]:
@@ -213,7 +222,7 @@ def _without_hints(section: DocumentSection) -> DocumentSection:
 def _without_other_lines(section: DocumentSection) -> DocumentSection:
     """Leave out the lines on the critical path after the first."""
     return _change_blocks(
-        section, TableBlock, lambda block: replace(block, n_brief=block.n_brief and 1)
+        section, TableBlock, lambda block: replace(block, brief=block.brief and block.brief[:1])
     )
 
 
