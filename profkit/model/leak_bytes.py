@@ -2,6 +2,8 @@
 
 from typing import Final
 
+from profkit.dataclass import replace
+from profkit.model.growth import Growth
 from profkit.model.live_memory import Graph, Leak
 
 NODE_BYTES: Final = 768
@@ -54,6 +56,21 @@ def total_bytes(leak: Leak) -> int:
     """Return the bytes at the last sample, with the same inclusions."""
     nodes = NODE_BYTES * leak.graph.n_nodes if leak.graph else 0
     return leak.bytes + nodes + _tensor_objects_bytes(leak)
+
+
+def total_growth(leak: Leak) -> Growth | None:
+    """Return the measured growth with the same inclusions, in proportion to its objects.
+
+    So a chart of it agrees with the growth per step that the finding states.
+    """
+    growth = leak.growth
+    added_bytes = total_bytes(leak) - leak.bytes
+    if growth is None or not growth.n or not leak.n or not added_bytes:
+        return growth
+    n_bytes = (
+        own + round(added_bytes * n / leak.n) for own, n in zip(growth.bytes, growth.n, strict=True)
+    )
+    return replace(growth, bytes=tuple(n_bytes))
 
 
 def is_estimate(leak: Leak) -> bool:

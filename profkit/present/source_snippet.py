@@ -24,12 +24,15 @@ _SUFFIXES: Final = (".py", ".pyx", ".pyi")
 shared."""
 
 
-def source_snippet(location: Location, base: str = "", around: int = 3) -> SourceSnippet | None:
+def source_snippet(
+    location: Location, base: str = "", around: int = 3, also: int | None = None
+) -> SourceSnippet | None:
     """Read the lines around a location in today's file; None if it cannot be read.
 
     Args:
         base: The folder of relative paths.
         around: Number of lines before and after it.
+        also: The number of another line, which the lines go on to.
     """
     if location.file is None or location.line is None:
         return None
@@ -37,12 +40,13 @@ def source_snippet(location: Location, base: str = "", around: int = 3) -> Sourc
     if not 1 <= location.line <= len(lines):
         return None
 
-    first = max(1, location.line - around)
-    shown = [line.expandtabs(4).rstrip() for line in lines[first - 1 : location.line + around]]
+    begin, end = sorted((location.line, location.line if also is None else also))
+    first = max(1, begin - around)
+    shown = [line.expandtabs(4).rstrip() for line in lines[first - 1 : end + around]]
     # Empty lines at both ends say nothing.
-    while not shown[-1] and first + len(shown) - 1 > location.line:
+    while not shown[-1] and first + len(shown) - 1 > end:
         shown.pop()
-    while not shown[0] and first < location.line:
+    while not shown[0] and first < begin:
         shown.pop(0)
         first += 1
     # The indent that all lines share is removed.

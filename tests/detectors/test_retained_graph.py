@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from profkit.model.finding import Finding
+from profkit.model.growth import Growth
 from profkit.model.leak_bytes import NODE_BYTES
 from profkit.model.live_memory import Chain, Graph, Leak, TensorShape
 from profkit.model.report import Report
@@ -117,6 +118,17 @@ def test_the_fix_speaks_the_programs_own_names(
 ) -> None:
     (finding,) = found(watched(**({"chains": LOSSES, "graph": BEHIND} | changes)), RULE)
     assert finding.fix == fix
+
+
+def test_the_chart_has_the_bytes_of_the_cost(found: Found, watched: Watched) -> None:
+    measured = Growth((1, 100, 200), (0, 50 * 64 * KIB, 200 * 64 * KIB), (0, 100, 200))
+    (finding,) = found(watched(chains=LOSSES, graph=BEHIND, growth=measured), RULE)
+    assert finding.growth is not None
+    assert finding.growth.bytes[-1] == finding.cost.bytes
+    assert finding.growth.bytes[1] == 50 * 64 * KIB + 700 * NODE_BYTES
+    assert finding.growth.n == measured.n
+    (bare,) = found(watched(chains=LOSSES, graph=SAVED, growth=measured), RULE)
+    assert bare.growth == measured
 
 
 def test_one_number_with_a_chain_of_nodes_is_reported_as_one(

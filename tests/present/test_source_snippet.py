@@ -24,6 +24,16 @@ def test_three_lines_around_come_without_the_indent_of_all(tmp_path: Path) -> No
     assert snippet.lines == tuple(f"line_{n} = {n}" for n in range(7, 14))
 
 
+@pytest.mark.parametrize(("line", "also"), [(10, 14), (14, 10)])
+def test_the_lines_go_on_to_another_line(tmp_path: Path, line: int, also: int) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(CODE)
+    snippet = source_snippet(at(path, line), also=also)
+    assert snippet is not None
+    assert (snippet.first, snippet.marked) == (7, line)
+    assert snippet.lines == tuple(f"line_{n} = {n}" for n in range(7, 18))
+
+
 @pytest.mark.parametrize(("line", "first", "n_lines"), [(1, 1, 4), (2, 1, 5), (20, 17, 4)])
 def test_a_file_has_no_lines_before_its_first_and_after_its_last(
     tmp_path: Path, line: int, first: int, n_lines: int

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from profkit.api import render, study
+from profkit.model.growth import Growth
 from profkit.model.location import Location
 from profkit.model.report import Report
 from profkit.present.markup import marked
@@ -183,6 +184,34 @@ def test_the_line_to_edit_is_marked_beside_the_line_that_allocates(tmp_path: Pat
     far_away = [("edited", "23", "edit"), ("marked", "1", "allocates")]
     assert lines("self.log.far") == far_away
     assert lines("missing") == []
+
+
+def test_a_line_to_edit_a_few_lines_below_is_in_the_same_excerpt(tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_text("loss = step()\na = 1\nb = 2\nc = 3\nd = 4\nnear.append(loss)\n")
+    finding = replace(
+        reports.build_grown(),
+        locations=(Location(str(path), 1, "main"),),
+        evidence={"holder_name": "near"},
+    )
+    report = replace(reports.watched_report(), findings=(finding,))
+    page = page_of(report, base=str(tmp_path)).decode()
+    assert page.count('<figure class="snippet">') == 1
+    assert re.findall(r'<span class="line (\w+)"><i>(\d+)', page) == [
+        ("marked", "1"),
+        ("edited", "6"),
+    ]
+
+
+def test_objects_of_one_size_have_one_chart_with_their_number() -> None:
+    page = page_of(replace(reports.watched_report(), findings=(reports.build_grown(),))).decode()
+    assert "Bytes: 0 B to 600 MiB, steps 1 to 300, 300 objects" in page
+    assert "Objects: " not in page
+    larger = Growth((1, 150, 300), (0, 50 << 20, 600 << 20), (0, 150, 300))
+    uneven = replace(reports.build_grown(), growth=larger)
+    page = page_of(replace(reports.watched_report(), findings=(uneven,))).decode()
+    assert "Bytes: 0 B to 600 MiB, steps 1 to 300<" in page
+    assert "Objects: 0 to 300, steps 1 to 300" in page
 
 
 def test_findings_link_to_the_timeline_if_there_is_one() -> None:

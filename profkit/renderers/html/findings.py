@@ -35,6 +35,10 @@ MAX_HOLDERS: Final = 6
 _MAX_CHARACTERS: Final = 400
 _SCRIPT: Final = "findings.js"
 _GROWTH_SCRIPT: Final = "growth.js"
+_SAME_LINE: Final = 0.05
+"""Two lines that differ by less of their height look the same."""
+_MAX_APART: Final = 8
+"""Lines to edit and to look at are shown together if no more lines are between them."""
 _RULE_SECTIONS: Final = ("Use instead", "Why it matters", "When to ignore this")
 
 
@@ -89,7 +93,7 @@ def _build_card(
     places: list[dict[str, Any]] = [
         {
             "name": _long_place(where, options),
-            "lines": _read_lines(finding, where, edited, options)
+            "lines": _read_lines(finding, where, edited, options, with_edited=number == 0)
             if number < MAX_SNIPPETS and options.source
             else [],
         }
@@ -135,13 +139,22 @@ def _find_line_to_edit(finding: Finding, options: Options) -> int | None:
 
 
 def _read_lines(
-    finding: Finding, where: Location, edited: int | None, options: Options
+    finding: Finding,
+    where: Location,
+    edited: int | None,
+    options: Options,
+    *,
+    with_edited: bool = False,
 ) -> list[dict[str, Any]]:
     """Return the source lines around a location; empty if this machine has no such file.
 
-    Where memory grows, it is noted which line allocates and which adds to what grows.
+    Where memory grows, it is noted which line allocates and which adds to what grows. With
+    ``with_edited``, the latter is among the lines if it is near.
     """
-    snippet = source_snippet(where, options.base)
+    is_near = with_edited and edited is not None and where.line is not None
+    distance = edited - where.line if is_near and edited and where.line else 0
+    also = edited if 0 < abs(distance) <= _MAX_APART else None
+    snippet = source_snippet(where, options.base, also=also)
     if snippet is None:
         return []
 
@@ -158,21 +171,37 @@ def _read_lines(
 
 
 def _build_growth_charts(number: int, grown: Growth | None) -> Iterator[dict[str, Any]]:
-    """Return what ``growth.js`` draws: the bytes over the steps, and the number of objects."""
+    """Return what ``growth.js`` draws: the bytes over the steps, and the number of objects.
+
+    Objects of one size would give the same line twice: their number is then in the title.
+    """
     if grown is None:
         return
+    is_one_line = _is_proportional(grown)
     for unit, title, values in (("bytes", "Bytes", grown.bytes), ("count", "Objects", grown.n)):
-        if values:
-            show = format_bytes if unit == "bytes" else format_count
-            least, most = (show(extreme(values)) for extreme in (min, max))
-            yield {
-                "id": f"growth-{number}-{unit}",
-                "title": f"{title}: {least} to {most}, steps {grown.steps[0]} to {grown.steps[-1]}",
-                "unit": unit,
-                "label": title.lower(),
-                "at": grown.steps,
-                "values": values,
-            }
+        if not values or (unit == "count" and is_one_line):
+            continue
+        show = format_bytes if unit == "bytes" else format_count
+        least, most = (show(extreme(values)) for extreme in (min, max))
+        objects = f", {counted(max(grown.n), 'object')}" if unit == "bytes" and is_one_line else ""
+        yield {
+            "id": f"growth-{number}-{unit}",
+            "title": f"{title}: {least} to {most}, steps {grown.steps[0]} to {grown.steps[-1]}"
+            f"{objects}",
+            "unit": unit,
+            "label": title.lower(),
+            "at": grown.steps,
+            "values": values,
+        }
+
+
+def _is_proportional(grown: Growth) -> bool:
+    """Return whether the bytes grow as the number of objects does."""
+    most_bytes, most = max(grown.bytes, default=0), max(grown.n, default=0)
+    return bool(most_bytes and most) and all(
+        abs(n_bytes / most_bytes - n / most) < _SAME_LINE
+        for n_bytes, n in zip(grown.bytes, grown.n, strict=True)
+    )
 
 
 def short_place(finding: Finding, options: Options) -> str:

@@ -19,7 +19,7 @@ from profkit.engine.families.leaks.messages import (
 )
 from profkit.engine.wording import counted, known_locations, listed
 from profkit.model.finding import Confidence, Cost, EvidenceValue, Finding, Severity
-from profkit.model.leak_bytes import is_estimate, total_bytes, total_per_step_bytes
+from profkit.model.leak_bytes import is_estimate, total_bytes, total_growth, total_per_step_bytes
 from profkit.model.live_memory import Leak
 
 _DOUBT: Final[dict[int, Confidence]] = {0: "high", 1: "medium"}
@@ -130,7 +130,7 @@ def _build_finding(
         ),
         holders=tuple(chains)[: max(_MAX_CHAINS, len(set(main)))],
         evidence=_collect_evidence(leak, n_steps),
-        growth=leak.growth,
+        growth=total_growth(leak),
     )
 
 
