@@ -43,7 +43,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from profkit.index.intervals import union
+from profkit.engine.families.collectives.pipelines import measure_waits
 from profkit.rule import Finding, JobContext, RuleInfo, counted, dataclass, format_share, needs
 
 INFO = RuleInfo(
@@ -73,7 +73,8 @@ def detect(job: JobContext, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield a finding if the pipelines of a job have too few micro-batches."""
     what_if, n_steps = job.what_if, job.replay.n_steps
     n_stages = len(what_if.stages)
-    if n_stages < 2 or not n_steps:  # noqa: PLR2004  (no pipeline)
+    # What a slow stage makes the others wait for is one finding, and not about micro-batches.
+    if n_stages < 2 or not n_steps or job.slow_stage is not None:  # noqa: PLR2004  (no pipeline)
         return
 
     # The idle share with equal stages: (stages - 1) / (micro-batches + stages - 1).
@@ -82,7 +83,7 @@ def detect(job: JobContext, thresholds: Thresholds) -> Iterator[Finding]:
 
     # The cost of unequal ranks is reported by other rules.
     even_ns = what_if.even_ns - float(job.replay.totals_ns.mean())
-    bubble_ns = max(0.0, min(_waiting_ns(job), even_ns))
+    bubble_ns = max(0.0, min(measure_waits(job, range(len(job.ranks))), even_ns))
     share = bubble_ns / what_if.recorded_ns
     if not n or min(share, expected) < thresholds.min_bubble_share:
         return
@@ -118,18 +119,3 @@ def _count_micro_batches(job: JobContext) -> int:
 def _count_steps(job: JobContext) -> int:
     """Count the steps that every rank recorded."""
     return min(len(recorded.report.summary.steps) for recorded in job.ranks)
-
-
-def _waiting_ns(job: JobContext) -> float:
-    """Return how long ranks wait to receive, on average, in the replayed steps."""
-    matches, waits = job.matches, job.delays.wait_ns
-    calls, rows = matches.calls, matches.members
-    is_receive = calls.is_kind(("receive",))[rows]
-    total = 0
-    for rank in range(len(job.ranks)):
-        is_of_rank = is_receive & (calls.member[rows] == rank)
-        # A rank may wait for the next stage and the one before at once.
-        begins = matches.start_ns[rows[is_of_rank]]
-        total += union(begins, begins + waits[is_of_rank]).total_ns
-    # Ranks may have recorded more steps than the replay has.
-    return total / len(job.ranks) * job.replay.n_steps / max(1, _count_steps(job))

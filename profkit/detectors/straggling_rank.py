@@ -52,8 +52,16 @@ from typing import Final
 import numpy as np
 
 from profkit.engine.families.collectives.extra_time import find_extra_time
+from profkit.engine.families.collectives.pipelines import (
+    find_stage_place,
+    list_numbers,
+    measure_removal_saving,
+    measure_waits_for,
+    name_stage,
+)
 from profkit.index.ranks.matching import SYNCHRONIZING
 from profkit.index.ranks.run_lateness import RunLateness, Turn
+from profkit.index.ranks.slow_stage import SlowStage
 from profkit.rule import (
     Finding,
     JobContext,
@@ -134,7 +142,13 @@ def detect(job: JobContext, thresholds: Thresholds) -> Iterator[Finding]:
         yield from _judge_run(job, run, thresholds)
         return
 
-    what_if = job.what_if
+    what_if, slow = job.what_if, job.slow_stage
+    if slow is not None and slow.has_more_work is False:
+        saving_ns = measure_removal_saving(job, slow)
+        if saving_ns >= thresholds.min_run_share * what_if.actual_ns:
+            yield _build_stage(job, slow, saving_ns)
+        return
+
     for rank in what_if.comparable:
         # Not at the fastest rank's time: ranks differ a little on the same hardware.
         saving_ns = what_if.saving_at_median_ns(rank)
@@ -169,17 +183,19 @@ def _judge_run(job: JobContext, run: RunLateness, thresholds: Thresholds) -> Ite
     turns = [] if late else run.find_turns(thresholds.min_saving_share)
     waited_ns = sum(turn.late_ns for turn in turns) / len(run.steps)
     if waited_ns >= thresholds.min_saving_share * run.step_ns:
-        yield _build_moving(job, turns, waited_ns * n_steps)
+        yield _build_moving(job, run, turns, waited_ns * n_steps)
 
 
-def _build_moving(job: JobContext, turns: list[Turn], waited_ns: float) -> Finding:
+def _build_moving(
+    job: JobContext, run: RunLateness, turns: list[Turn], waited_ns: float
+) -> Finding:
     """Build the finding on ranks that make the others wait in turn."""
     numbers = sorted({job.ranks[turn.rank].rank for turn in turns})
     least_ns = _MIN_EXPLAINED * waited_ns / max(1, job.replay.n_steps)
     # The recorded steps show what one of them does in its turn.
     extra = next(
         (
-            find_extra_time(job, part.rank, least_ns, alone=True)
+            find_extra_time(job, part.rank, least_ns, computes=run.computes_longer(part))
             for part in turns
             if job.has_recorded(part.rank, part.first, part.last)
         ),
@@ -205,6 +221,35 @@ def _build_moving(job: JobContext, turns: list[Turn], waited_ns: float) -> Findi
         evidence={
             "turns": told,
             "extra_where": None if extra is None else extra.where.strip(),
+        },
+    )
+
+
+def _build_stage(job: JobContext, slow: SlowStage, saving_ns: float) -> Finding:
+    """Build the finding on a stage of a pipeline that is late, and has no more work than others."""
+    n_steps = max(1, job.replay.n_steps)
+    place, waited_ns = find_stage_place(job, slow), measure_waits_for(job, slow)
+    why: Lateness = "data" if place is not None and place.is_data else "host"
+    where = "" if place is None else f" What takes longer is{place.where}."
+
+    return INFO.finding(
+        confidence="high" if place is not None else "medium",
+        message=(
+            f"{name_stage(job, slow)} takes {job.time_per_step(slow.excess_ns * n_steps)} longer "
+            f"than the other stages{_WHY[why]}: they wait for {job.time_with_share(waited_ns)}, "
+            f"and the job would take {job.time_with_share(saving_ns)} less.{where}"
+        ),
+        fix=_FIX[why],
+        locations=() if place is None or place.location is None else (place.location,),
+        n=n_steps,
+        cost=job.cost(saving_ns, "replay"),
+        ranks=tuple(list_numbers(job, slow)),
+        evidence={
+            "stage": slow.stage,
+            "why": why,
+            "extra_ns": round(slow.excess_ns * n_steps),
+            "bubble_ns": round(waited_ns),
+            "extra_where": None if place is None else place.where.strip(),
         },
     )
 
@@ -263,7 +308,8 @@ def _build_finding(
     report = job.ranks[rank].report
     run = job.run_lateness
     n_steps = max(1, job.replay.n_steps)
-    extra = find_extra_time(job, rank, _MIN_EXPLAINED * saving_ns / n_steps)
+    computes = None if run is None else run.is_late_by_work(rank)
+    extra = find_extra_time(job, rank, _MIN_EXPLAINED * saving_ns / n_steps, computes=computes)
     why = _explain(job, last) if run is None else _explain_run(job, run, rank, extra)
 
     return INFO.finding(
@@ -307,11 +353,10 @@ def _explain_run(job: JobContext, run: RunLateness, rank: int, extra: PlaceTime 
         for report in job.ranks
     ]
     more_ns = data_ns[rank] - float(np.median(np.delete(data_ns, rank)))
-    most_ns = run.usual_lateness_ns(rank) / 2
     # Waits are known of the few recorded steps alone, in which any rank may wait longer by chance.
-    if more_ns >= most_ns and (extra is None or extra.is_data):
+    if more_ns >= run.usual_lateness_ns(rank) / 2 and (extra is None or extra.is_data):
         return "data"
-    return "compute" if float(np.median(run.work_ns[rank])) >= most_ns else "host"
+    return "compute" if run.is_late_by_work(rank) else "host"
 
 
 def _build_message(

@@ -47,6 +47,14 @@ from typing import Final
 
 import numpy as np
 
+from profkit.engine.families.collectives.pipelines import (
+    find_stage_place,
+    list_numbers,
+    measure_even_saving,
+    measure_waits_for,
+    name_stage,
+)
+from profkit.index.ranks.slow_stage import SlowStage
 from profkit.rule import Finding, JobContext, RuleInfo, dataclass, needs, the_ranks
 
 INFO = RuleInfo(
@@ -74,11 +82,14 @@ class Thresholds:
             a fifth, as for the longest rank in other tools.
         min_run_share: Minimum share of a step that ranks wait for the one with the most to compute
             in the whole run, which tells smaller differences from chance.
+        min_stage_share: Minimum share of the job's time that a stage of a pipeline costs, which
+            takes a fifth longer than the others in most steps.
     """
 
     min_saving_share: float = 0.1
     min_excess_share: float = 0.2
     min_run_share: float = 0.05
+    min_stage_share: float = 0.03
 
 
 def detect(job: JobContext, thresholds: Thresholds) -> Iterator[Finding]:
@@ -89,6 +100,15 @@ def detect(job: JobContext, thresholds: Thresholds) -> Iterator[Finding]:
         uneven_ns = run.uneven_ns
         if uneven_ns >= thresholds.min_run_share * run.step_ns:
             yield _report_changing_work(job, uneven_ns)
+        return
+
+    slow = job.slow_stage
+    if slow is not None:
+        saving_ns = measure_even_saving(job, slow)
+        is_worth_it = saving_ns >= thresholds.min_stage_share * what_if.actual_ns
+        # A stage that is late for another cause than work is reported by straggling-rank.
+        if is_worth_it and slow.has_more_work is not False:
+            yield _report_stage(job, slow, saving_ns)
         return
 
     saving_ns = what_if.actual_ns - what_if.even_ns
@@ -119,6 +139,35 @@ def detect(job: JobContext, thresholds: Thresholds) -> Iterator[Finding]:
             "longest_own_ns": round(float(work_ns.max())),
             "mean_own_ns": round(float(work_ns.mean())),
             "stage": None if stage < 0 else stage,
+        },
+    )
+
+
+def _report_stage(job: JobContext, slow: SlowStage, saving_ns: float) -> Finding:
+    """Build the finding on a stage of a pipeline that has more work than the others."""
+    n_steps = max(1, job.replay.n_steps)
+    place = find_stage_place(job, slow)
+    waited_ns = measure_waits_for(job, slow)
+    where = "" if place is None else f" What takes longer is{place.where}."
+
+    return INFO.finding(
+        confidence="high" if job.replay.n_steps > 1 else "medium",
+        message=(
+            f"{name_stage(job, slow)} works for {job.time_per_step(slow.own_ns * n_steps)}, "
+            f"{slow.own_ns / max(1.0, slow.mean_ns):.1f} times the mean of all stages: the others "
+            f"wait for {job.time_with_share(waited_ns)}, and equal stages would save "
+            f"{job.time_with_share(saving_ns)}.{where}"
+        ),
+        fix=f"Move layers from stage {slow.stage} of the pipeline to the other stages.",
+        locations=() if place is None or place.location is None else (place.location,),
+        n=n_steps,
+        cost=job.cost(saving_ns, "replay"),
+        ranks=tuple(list_numbers(job, slow)),
+        evidence={
+            "longest_own_ns": round(slow.own_ns * n_steps),
+            "mean_own_ns": round(slow.mean_ns * n_steps),
+            "stage": slow.stage,
+            "bubble_ns": round(waited_ns),
         },
     )
 

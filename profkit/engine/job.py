@@ -87,6 +87,8 @@ def _build_dump_report(
 
     times = [call.created_ns for dump in flights for call in dump.calls if call.created_ns]
     times += [dump.written_ns for dump in flights if dump.written_ns]
+    # Of a pipeline on gloo a dump has no calls: its steps tell which trace it belongs to.
+    times += [end_ns for dump in flights if dump.steps for end_ns in dump.steps.ends_ns]
 
     return RankReport(
         first.path,
@@ -258,7 +260,10 @@ def _drop_explained(findings: Iterable[Finding], results: RuleResults) -> Iterat
 
     One rank sees its sends and receives wait for others; all together see that it is a pipeline.
     """
-    is_pipeline = any(finding.name == _PIPELINE for finding in results.findings)
+    is_pipeline = any(
+        finding.name == _PIPELINE or finding.evidence.get("stage") is not None
+        for finding in results.findings
+    )
     for finding in findings:
         kinds = finding.evidence.get("kinds") if finding.name == _EXPOSED else None
         if not (is_pipeline and isinstance(kinds, list) and set(kinds) <= set(POINT_TO_POINT)):

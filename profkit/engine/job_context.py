@@ -23,11 +23,17 @@ from profkit.index.ranks.flight import PackedRecord, records_by_rank, with_recor
 from profkit.index.ranks.job_calls import RankCalls
 from profkit.index.ranks.job_replay import JobReplay
 from profkit.index.ranks.matching import Matches, match_collectives
-from profkit.index.ranks.run_lateness import RunLateness, find_run_lateness
+from profkit.index.ranks.run_lateness import (
+    MIN_RUN_STEPS,
+    RunLateness,
+    find_run_lateness,
+    list_run_times,
+)
+from profkit.index.ranks.slow_stage import SlowStage, find_slow_stage
 from profkit.index.ranks.slowdown import WhatIfRanks
-from profkit.model.events import Int64s, Rows
+from profkit.model.events import Float64s, Int64s, Rows
 from profkit.model.finding import Basis, Cost
-from profkit.model.flight_record import RankFailure
+from profkit.model.flight_record import FlightRecord, RankFailure, RankSteps
 from profkit.model.location import Location
 from profkit.model.rank_lanes import OwnTime
 from profkit.model.report import Report
@@ -62,6 +68,8 @@ class PlaceTime:
         is_data: Whether it prepares batches, or waits for them.
         may_be_unlisted: Whether it is listed from some time on: a rank that does not list it may
             spend less there.
+        n_ops: Calls of operators at the line, in all recorded steps.
+        error_ns: Standard error of ``ns`` of a place that few samples tell.
     """
 
     where: str
@@ -69,6 +77,8 @@ class PlaceTime:
     location: Location | None = None
     is_data: bool = False
     may_be_unlisted: bool = False
+    n_ops: int = 0
+    error_ns: int = 0
 
 
 @dataclass(frozen=True)
@@ -313,15 +323,52 @@ class JobContext:
         return tuple(spoke or own)
 
     @cached_property
-    def run_lateness(self) -> RunLateness | None:
-        """How late the ranks are over the whole run; None where too little of it is known."""
+    def _end_records(self) -> list[FlightRecord]:
+        """What each rank wrote at the end of its program; empty unless all ranks did."""
         records = [self.last_records.get(report.rank) for report in self.ranks]
         ended = [record for record in records if record is not None and record.about.is_end]
-        if len(ended) < len(self.ranks) or not self.ranks[0].has_trace:
+        has_all = len(ended) == len(self.ranks) and self.ranks[0].has_trace
+        return [record.value for record in ended] if has_all else []
+
+    @cached_property
+    def run_lateness(self) -> RunLateness | None:
+        """How late the ranks are over the whole run; None where too little of it is known."""
+        if not self._end_records:
+            return None
+        offset_ns = self.matches.clocks.offset_ns[self.matches.calls.clock]
+        return find_run_lateness(self._end_records, offset_ns.tolist())
+
+    @cached_property
+    def slow_stage(self) -> SlowStage | None:
+        """The stage of a pipeline that the others wait for, or None."""
+        if not self.what_if.stages:
             return None
 
-        offset_ns = self.matches.clocks.offset_ns[self.matches.calls.clock]
-        return find_run_lateness([record.value for record in ended], offset_ns.tolist())
+        own_ns = self._own_step_times.astype(np.float64)
+        times = [record.steps for record in self._end_records]
+        steps = [step for step in times if step is not None]
+        if len(steps) < len(self.ranks):
+            return find_slow_stage(self.what_if.stages, own_ns)
+
+        run = list_run_times(steps)
+        if len(run.steps) < MIN_RUN_STEPS:
+            return find_slow_stage(self.what_if.stages, own_ns)
+        delayed_ns = [
+            self._measure_core_waits(rank, rank_steps)[: own_ns.shape[1]]
+            for rank, rank_steps in enumerate(steps)
+        ]
+        return find_slow_stage(self.what_if.stages, own_ns, np.array(delayed_ns), run.cpu_ns)
+
+    def _measure_core_waits(self, rank: int, steps: RankSteps) -> Float64s:
+        """Return for how long a rank had no core in the recorded steps that all ranks have."""
+        names = [self._activities[rank].steps[i] for i in self.common_steps(rank).tolist()]
+        numbers = [name.rpartition("#")[2] for name in names]
+        places = [int(number) - steps.first if number.isdecimal() else -1 for number in numbers]
+        known = range(len(steps.delayed_ns))
+        return np.array(
+            [steps.delayed_ns[place] if place in known else 0 for place in places],
+            dtype=np.float64,
+        )
 
     @cached_property
     def blocked(self) -> list[BlockedCollective]:

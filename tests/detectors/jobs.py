@@ -1,12 +1,15 @@
 """A built job of several ranks whose collectives begin when their last rank is there."""
 
+import json
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from profkit.testing import TraceBuilder
+from tests.flight import own
 
 MS = 1_000_000
+BASE_NS = 1_735_689_600_000_000_000
 COMPUTE, COMMUNICATION = 7, 20
 NAMES = {
     "all-reduce": ("allreduce", "AllReduce_Sum_f32_RING_LL"),
@@ -31,7 +34,7 @@ class JobBuilder:
                 stacks=True,
                 head={
                     "distributedInfo": {"rank": rank, "world_size": n_ranks, "backend": "nccl"},
-                    "baseTimeNanoseconds": 1_735_689_600_000_000_000,
+                    "baseTimeNanoseconds": BASE_NS,
                     "host_name": "node",
                 },
             )
@@ -175,4 +178,19 @@ class JobBuilder:
         folder.mkdir(exist_ok=True)
         for rank, b in enumerate(self.ranks):
             b.write(folder / f"rank{rank}.pt.trace.json.gz")
+        return folder
+
+    def write_with_steps(self, folder: Path, cpu_ns: Sequence[int]) -> Path:
+        """Write the files, and what ``profkit run`` notes of the 40 steps of a run without calls.
+
+        Args:
+            cpu_ns: Processor time of each rank in a step.
+        """
+        self.write(folder)
+        ends_ns = [BASE_NS + step * 20 * MS for step in range(-20, 20)]
+        for rank, ns in enumerate(cpu_ns):
+            steps = {"first": [0], "ends_ns": ends_ns, "own_ns": [0] * 40, "delayed_ns": [0] * 40}
+            about = own({}, rank, len(self.ranks), steps={**steps, "cpu_ns": [ns] * 40})
+            path = folder / f"rank{rank}.flight.json"
+            path.write_text(json.dumps({**about, "dumps": []}))
         return folder

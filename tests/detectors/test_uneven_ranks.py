@@ -1,9 +1,11 @@
 """COM005 uneven-ranks."""
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import pytest
 
+from profkit import analyze
 from profkit.model.finding import Finding
 from profkit.model.report import Report
 from profkit.testing import TraceBuilder
@@ -58,6 +60,32 @@ def test_a_stage_of_a_pipeline_is_named(found_in_job: FoundInJob) -> None:
     assert finding.ranks == (2,)
     assert finding.message.startswith("Stage 2 (rank 2) works for ")
     assert finding.fix == "Move layers from stage 2 of the pipeline to the other stages."
+
+
+def test_the_waits_for_a_stage_and_what_equal_ones_save_are_told(found_in_job: FoundInJob) -> None:
+    (finding,) = found_in_job(pipeline(6), RULE)
+    # Each stage has 16 parts per step, of 2, 2 and 6 ms: the mean is 53.3 ms, of the last 96 ms.
+    assert finding.evidence["stage"] == 2
+    assert finding.evidence["longest_own_ns"] == pytest.approx(3 * 96 * MS, rel=0.02)
+    assert finding.evidence["mean_own_ns"] == pytest.approx(3 * 53.3 * MS, rel=0.02)
+    assert "1.8 times the mean of all stages" in finding.message
+    assert finding.cost.ns is not None
+    assert finding.cost.ns <= 3 * 43 * MS
+
+
+def test_processor_time_of_the_run_tells_the_stage_with_more_work(tmp_path: Path) -> None:
+    folder = pipeline(6).write_with_steps(tmp_path / "job", [20 * MS, 20 * MS, 60 * MS])
+    report = analyze(folder)
+    (finding,) = [finding for finding in report.findings if finding.rule.startswith("COM")]
+    assert (finding.name, finding.ranks) == (RULE, (2,))
+    assert finding.message.startswith("Stage 2 (rank 2) works for 60.0 ms per step, 1.8 times")
+
+
+def test_a_stage_that_is_late_without_more_work_is_no_uneven_one(tmp_path: Path) -> None:
+    folder = pipeline(6).write_with_steps(tmp_path / "job", [20 * MS] * 3)
+    (finding,) = analyze(folder, select=[RULE, "straggling-rank"]).findings
+    assert (finding.name, finding.ranks) == ("straggling-rank", (2,))
+    assert "longer than the other stages, since its host is late" in finding.message
 
 
 @pytest.mark.parametrize(

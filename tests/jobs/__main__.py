@@ -9,6 +9,7 @@ import argparse
 import json
 import linecache
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -134,6 +135,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("jobs", nargs="*")
     parser.add_argument("--busy", type=int, default=0, metavar="N")
+    parser.add_argument("--keep", type=Path, metavar="FOLDER", help="keep the recordings there")
     arguments = parser.parse_args()
 
     disturbing = [
@@ -142,8 +144,11 @@ def main() -> int:
     n_wrong = 0
     try:
         for name, fault in select_jobs(arguments.jobs):
-            with tempfile.TemporaryDirectory() as folder:
-                is_right, told = judge(name, fault, *run_job(name, fault, Path(folder)))
+            with tempfile.TemporaryDirectory() as temporary:
+                folder = arguments.keep / name / fault if arguments.keep else Path(temporary)
+                shutil.rmtree(folder / "traces", ignore_errors=True)
+                folder.mkdir(parents=True, exist_ok=True)
+                is_right, told = judge(name, fault, *run_job(name, fault, folder))
             n_wrong += not is_right
             print(f"| {name} | {fault} | {'right' if is_right else 'WRONG'} | {told} |", flush=True)
     finally:

@@ -41,7 +41,9 @@ def write(
     steps: dict[str, list[int]] | None = None,
     failure: RankFailure | None = None,
 ) -> str | None:
-    """Write this rank's dump beside a trace, if the program has called collectives.
+    """Write this rank's dump beside a trace, if the program has called collectives or has steps.
+
+    Sends and receives of gloo are in no dump: of a pipeline it has the times of the steps alone.
 
     Never raises: an error becomes one warning.
 
@@ -60,7 +62,8 @@ def write(
         if rank is None or world_size is None or world_size < 2:  # noqa: PLR2004  (alone)
             return None
         dumps = list(_read_dumps(with_stacks=is_end and bool(stopped_by)))
-        if not dumps and failure is None:
+        has_steps = bool(steps and steps["ends_ns"])
+        if not dumps and failure is None and not has_steps:
             return None
 
         target = files.beside(trace, SUFFIX)
@@ -141,7 +144,8 @@ def _read_groups() -> dict[str, list[int]]:
     Source: ``torch/distributed/distributed_c10d.py`` (``_World.pg_names``, ``pg_group_ranks``).
     """
     ranks_of_group: dict[str, list[int]] = {}
-    with contextlib.suppress(AttributeError, TypeError, ValueError):
+    # Programs without torch.distributed may be ranks of a job, too.
+    with contextlib.suppress(AttributeError, KeyError, TypeError, ValueError):
         world = sys.modules["torch.distributed"].distributed_c10d._world  # noqa: SLF001
         for group, ranks in dict(world.pg_group_ranks).items():
             ranks_of_group[str(world.pg_names[group])] = sorted(int(rank) for rank in ranks)

@@ -23,7 +23,7 @@ from profkit.index.ranks.matching import SYNCHRONIZING
 from profkit.model.events import Float64s, Int64s, Mask
 from profkit.model.flight_record import FlightRecord, RankSteps
 
-_MIN_STEPS: Final = 8
+MIN_RUN_STEPS: Final = 8
 """Of fewer steps none tells a slow rank from chance."""
 _N_BLOCKS: Final = 16
 """Parts of the run that are compared: disturbances last for many steps."""
@@ -112,20 +112,25 @@ class RunLateness:
             min_share: By how much of a step at least.
         """
         least_ns, late_ns = min_share * self.step_ns, self.usual_lateness_ns(rank)
-        if late_ns >= max(least_ns, self.noise_ns) and self._is_steady(self.late_ns[rank]):
+        if late_ns >= max(least_ns, self.noise_ns) and is_longer_than_chance(
+            self.late_ns[rank], len(self.late_ns)
+        ):
             return True
 
         # Processor time is hardly disturbed, and tells smaller differences if it is what is late.
         work_ns = float(np.median(self.work_ns[rank]))
-        is_late_by_work = late_ns >= work_ns / 2 and work_ns >= least_ns
-        return is_late_by_work and self._is_steady(self.work_ns[rank])
+        is_late = late_ns >= work_ns / 2 and work_ns >= least_ns
+        return is_late and is_longer_than_chance(self.work_ns[rank], len(self.work_ns))
 
-    def _is_steady(self, step_ns: Float64s) -> bool:
-        """Return whether a rank takes longer in more parts of the run than chance explains."""
-        blocks = np.array_split(step_ns, min(_N_BLOCKS, len(step_ns)))
-        # A sign test: by chance it takes longer in one of two parts.
-        n_longer = sum(float(np.median(block)) > 0 for block in blocks)
-        return _chance(n_longer, len(blocks), 0.5) * len(self.late_ns) < _MAX_CHANCE
+    def is_late_by_work(self, rank: int) -> bool:
+        """Return whether most of a rank's usual lateness is processor time."""
+        return float(np.median(self.work_ns[rank])) >= self.usual_lateness_ns(rank) / 2
+
+    def computes_longer(self, turn: "Turn") -> bool:
+        """Return whether most of a rank's lateness in its turn is processor time."""
+        within = (self.steps >= turn.first) & (self.steps <= turn.last)
+        work_ns = float(np.median(self.work_ns[turn.rank, within]))
+        return work_ns >= float(np.median(self.late_ns[turn.rank, within])) / 2
 
     @cached_property
     def work_ns(self) -> Float64s:
@@ -146,7 +151,7 @@ class RunLateness:
         late, steps = last[is_late], np.flatnonzero(is_late)
         ranks, n_late = np.unique(late, return_counts=True)
         often = ranks[n_late >= _MIN_OFTEN * len(late)]
-        if len(late) < max(_MIN_STEPS, _MIN_LATE * len(self.steps)) or len(often) < 2:  # noqa: PLR2004  (ranks that take turns)
+        if len(late) < max(MIN_RUN_STEPS, _MIN_LATE * len(self.steps)) or len(often) < 2:  # noqa: PLR2004  (ranks that take turns)
             return []
 
         # By chance the next step has the same rank as often as any other one.
@@ -257,32 +262,68 @@ def find_run_lateness(
 
 def _build_lateness(late_ns: Float64s, steps: Sequence[RankSteps]) -> RunLateness | None:
     """Take off what disturbed the ranks, in the steps that all have."""
-    n_ranks, n_steps = late_ns.shape
-    columns = np.full((4, n_ranks, n_steps), np.nan)
+    times = list_run_times(steps, late_ns.shape[1])
+    is_late_known = np.asarray(~np.isnan(late_ns[:, times.steps]).all(axis=0))
+    if is_late_known.sum() < MIN_RUN_STEPS:
+        return None
+
+    times = times.select(is_late_known)
+    fair_ns = np.nan_to_num(late_ns[:, times.steps]) - _above_others(
+        times.own_ns + times.delayed_ns
+    )
+    return RunLateness(
+        steps=times.steps,
+        steps_ns=np.median(times.steps_ns, axis=0).astype(np.int64),
+        late_ns=fair_ns,
+        cpu_ns=times.cpu_ns,
+        disturbed_ns=times.delayed_ns,
+    )
+
+
+@dataclass(frozen=True)
+class RunTimes:
+    """What all ranks have noted of the steps of a run. Shape ``(ranks, s)`` but for the first.
+
+    Attributes:
+        steps: The numbers of the steps that all ranks have, from 1. Shape ``(s,)``.
+        steps_ns: The times of the steps, without profkit's own.
+        own_ns: How long profkit stopped the program.
+        delayed_ns: Time without a core.
+        cpu_ns: Processor time.
+    """
+
+    steps: Int64s
+    steps_ns: Float64s
+    own_ns: Float64s
+    delayed_ns: Float64s
+    cpu_ns: Float64s
+
+    def select(self, is_selected: Mask) -> "RunTimes":
+        """Select some steps."""
+        columns = (self.steps_ns, self.own_ns, self.delayed_ns, self.cpu_ns)
+        return RunTimes(self.steps[is_selected], *(column[:, is_selected] for column in columns))
+
+
+def list_run_times(steps: Sequence[RankSteps], n_steps: int | None = None) -> RunTimes:
+    """List what ranks have noted of the steps that all have.
+
+    Args:
+        n_steps: The first number that is no step's; None to compute it.
+    """
+    end = n_steps or max(times.first + len(times.ends_ns) for times in steps) + 2
+    columns = np.full((4, len(steps), end), np.nan)
     for rank, times in enumerate(steps):
         ends_ns = np.array(times.ends_ns, dtype=np.float64)
-        own_ns, delayed_ns = np.array(times.own_ns), np.array(times.delayed_ns)
+        own_ns = np.array(times.own_ns)
         # The first one has begun with the program.
         places = times.first + 1 + np.arange(1, len(ends_ns))
         columns[0, rank, places] = np.diff(ends_ns) - own_ns[1:]
         columns[1, rank, places] = own_ns[1:]
-        columns[2, rank, places] = delayed_ns[1:]
+        columns[2, rank, places] = np.array(times.delayed_ns)[1:]
         columns[3, rank, places] = np.array(times.cpu_ns)[1:]
 
-    is_known = ~np.isnan(columns).any(axis=(0, 1)) & ~np.isnan(late_ns).all(axis=0)
-    if is_known.sum() < _MIN_STEPS:
-        return None
-
-    steps_ns, own_ns, delayed_ns, cpu_ns = columns[:, :, is_known]
-    disturbed_ns = own_ns + delayed_ns
-    fair_ns = np.nan_to_num(late_ns[:, is_known]) - _above_others(disturbed_ns)
-    return RunLateness(
-        steps=np.flatnonzero(is_known),
-        steps_ns=np.median(steps_ns, axis=0).astype(np.int64),
-        late_ns=fair_ns,
-        cpu_ns=cpu_ns,
-        disturbed_ns=delayed_ns,
-    )
+    is_known = ~np.isnan(columns).any(axis=(0, 1))
+    return RunTimes(np.flatnonzero(is_known), *columns[:, :, is_known])
 
 
 def _list_calls(
@@ -371,6 +412,19 @@ def _above_others(values: Float64s) -> Float64s:
         return np.asarray(values - np.median(values, axis=0))
     others = [np.median(np.delete(values, rank, axis=0), axis=0) for rank in range(n_ranks)]
     return np.asarray(values - np.array(others))
+
+
+def is_longer_than_chance(longer_ns: Float64s, n_compared: int) -> bool:
+    """Return whether something takes longer in more parts of the run than chance explains.
+
+    Args:
+        longer_ns: How much longer it takes, by step.
+        n_compared: Of how many it is the longest.
+    """
+    blocks = np.array_split(longer_ns, min(_N_BLOCKS, len(longer_ns)))
+    # A sign test: by chance it takes longer in one of two parts.
+    n_longer = sum(float(np.median(block)) > 0 for block in blocks)
+    return _chance(n_longer, len(blocks), 0.5) * n_compared < _MAX_CHANCE
 
 
 def _chance(n: int, of: int, p: float) -> float:

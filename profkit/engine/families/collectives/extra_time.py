@@ -1,23 +1,28 @@
 """Places where a rank spends more time than the others, as far as its report shows it."""
 
+import math
 import statistics
-from typing import Final
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple
 
 from profkit.dataclass import replace
 from profkit.engine.job_context import JobContext, PlaceTime
 from profkit.engine.wording import at
 from profkit.model.report import Report
+from profkit.model.work_summary import SampledSummary
 from profkit.names import visible
 
 _ALONE: Final = 0.9
 """Part of the time of a place that the others lack, from which the rank is alone in it."""
+_N_ERRORS: Final = 2
+"""Standard errors by which a sampled time may be short."""
 _STARVED: Final = "starved-by-loader"
 _MAX_PLACES: Final = 64
 """Places with the most time: what takes longer on a rank is among them."""
 
 
 def find_extra_time(
-    job: JobContext, rank: int, least_ns: float, *, alone: bool = False
+    job: JobContext, rank: int, least_ns: float, *, computes: bool | None = None
 ) -> PlaceTime | None:
     """Find the source line, else the region, that takes longer on a rank by at least so much.
 
@@ -27,35 +32,72 @@ def find_extra_time(
     Args:
         rank: Its index.
         least_ns: The minimum per step.
-        alone: Whether the other ranks must spend no time there.
+        computes: Whether the rank has more to compute than the others, by its processor time; None
+            where that is not known.
 
     Returns:
         The place, and by how much it takes longer than the median of the other ranks.
     """
     other_ranks = [
-        {_key(place): place.ns for place in report.places}
+        {_key(place): place for place in report.places}
         for i, report in enumerate(job.ranks)
         if i != rank
     ]
 
     slower = []
     for place in job.ranks[rank].places:
-        # A rank without the place spends no time there.
-        usual_ns = round(statistics.median(times.get(_key(place), 0) for times in other_ranks))
-        if place.ns - usual_ns >= least_ns:
-            slower.append(replace(place, ns=place.ns - usual_ns))
+        same = [places.get(_key(place)) for places in other_ranks]
+        extra = _compare(place, same, computes=computes)
+        # Operators take longer on a rank that is disturbed, which others are as well.
+        is_disturbed = computes is False and place.n_ops > 0 and not place.is_data
+        if extra.most_ns >= least_ns and not is_disturbed:
+            slower.append(extra)
+
+    best = max(slower, key=lambda extra: extra.rank_key, default=None)
+    return None if best is None else best.place
+
+
+class _Extra(NamedTuple):
+    """A place, and what tells that the rank spends more time there than others.
+
+    Attributes:
+        place: With the time beyond that of the other ranks.
+        most_ns: The same by the most that its samples may stand for.
+        is_alone: Whether the others spend hardly any time there.
+        is_fitting: Whether it runs more operators there, which no disturbance explains; of a rank
+            that does not compute longer, whether it runs none.
+    """
+
+    place: PlaceTime
+    most_ns: int
+    is_alone: bool
+    is_fitting: bool
+
+    @property
+    def rank_key(self) -> tuple[bool, bool, bool, int]:
+        """Return a key by which the best explanation is the largest."""
+        has_line = self.place.location is not None
+        return has_line, self.is_alone, self.is_fitting, self.place.ns
+
+
+def _compare(
+    place: PlaceTime, same: Sequence[PlaceTime | None], *, computes: bool | None
+) -> _Extra:
+    """Compare a place with the same place of the other ranks.
+
+    Args:
+        same: None of a rank without the place, which spends no time there.
+        computes: Whether the rank has more to compute, or None.
+    """
+    times_ns = [0 if other is None else other.ns for other in same]
+    usual_ops = statistics.median(0 if other is None else other.n_ops for other in same)
 
     # A disturbed rank takes longer for all it does; what others do not do at all it does alone.
-    own_ns = {_key(place): place.ns for place in job.ranks[rank].places}
-
-    def is_alone(place: PlaceTime) -> bool:
-        return not place.may_be_unlisted and place.ns >= _ALONE * own_ns[_key(place)]
-
-    return max(
-        (place for place in slower if is_alone(place) or not alone),
-        key=lambda place: (place.location is not None, is_alone(place), place.ns),
-        default=None,
-    )
+    extra_ns = place.ns - round(statistics.median(times_ns))
+    is_alone = not place.may_be_unlisted and place.ns - max(times_ns) >= _ALONE * place.ns
+    most_ns = extra_ns + _N_ERRORS * place.error_ns * is_alone
+    is_fitting = place.n_ops == 0 if computes is False else place.n_ops > usual_ops
+    return _Extra(replace(place, ns=extra_ns), most_ns, is_alone, is_fitting)
 
 
 def _key(place: PlaceTime) -> object:
@@ -74,7 +116,7 @@ def list_place_times(report: Report) -> tuple[PlaceTime, ...]:
     ]
     for line in summary.lines:
         ns = line.host_ns if line.device_ns is None else max(line.host_ns, line.device_ns)
-        places.append(PlaceTime(at(line.location), ns // n, line.location))
+        places.append(PlaceTime(at(line.location), ns // n, line.location, n_ops=line.n_ops))
 
     path = summary.critical_path
     path_lines = path.lines if path is not None else ()
@@ -88,11 +130,7 @@ def list_place_times(report: Report) -> tuple[PlaceTime, ...]:
     ]
 
     if summary.sampled is not None and summary.sampled.n_steps:
-        places += [
-            PlaceTime(at(function.location), function.time_ns // n, function.location)
-            for function in summary.sampled.functions
-            if function.location.line is not None
-        ]
+        places += _list_sampled(summary.sampled, n)
 
     for finding in report.findings:
         # Waits for collectives are not the rank's own time.
@@ -106,7 +144,20 @@ def list_place_times(report: Report) -> tuple[PlaceTime, ...]:
 
     # A place may be a line and have samples and findings: its longest time counts.
     longest: dict[object, PlaceTime] = {}
+    n_ops = {_key(place): place.n_ops for place in places if place.n_ops}
     for place in sorted(places, key=lambda place: -place.ns):
         if place.where:
-            longest.setdefault(_key(place), place)
+            key = _key(place)
+            longest.setdefault(key, replace(place, n_ops=n_ops.get(key, 0)))
     return tuple(longest.values())[:_MAX_PLACES]
+
+
+def _list_sampled(sampled: SampledSummary, n_steps: int) -> Iterator[PlaceTime]:
+    """Yield the functions that samples show, with the error of so few samples."""
+    for function in sampled.functions:
+        if function.location.line is not None and function.share > 0:
+            ns = function.time_ns // n_steps
+            error = math.sqrt(max(0.0, 1 / function.share - 1) / max(1, sampled.n_samples))
+            yield PlaceTime(
+                at(function.location), ns, function.location, error_ns=round(ns * error)
+            )
