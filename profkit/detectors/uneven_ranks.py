@@ -102,23 +102,22 @@ def detect(job: JobContext, thresholds: Thresholds) -> Iterator[Finding]:
             yield _report_changing_work(job, uneven_ns)
         return
 
-    slow = job.slow_stage
-    if slow is not None:
-        saving_ns = measure_even_saving(job, slow)
-        is_worth_it = saving_ns >= thresholds.min_stage_share * what_if.actual_ns
-        # A stage that is late for another cause than work is reported by straggling-rank.
-        if is_worth_it and slow.has_more_work is not False:
-            yield _report_stage(job, slow, saving_ns)
-        return
-
-    saving_ns = what_if.actual_ns - what_if.even_ns
-    if saving_ns < thresholds.min_saving_share * what_if.actual_ns:
-        return
-
+    slow, saving_ns = job.slow_stage, what_if.actual_ns - what_if.even_ns
     # A single slow rank is reported by straggling-rank. Replayed, not by its work: a rank with more
     # work need not be the one that others wait for.
     by_one = max((what_if.saving_ns((rank,)) for rank in what_if.comparable), default=0.0)
     if by_one > _MAX_SINGLE_SHARE * saving_ns:
+        return
+
+    if slow is not None:
+        stage_ns = measure_even_saving(job, slow)
+        is_worth_it = stage_ns >= thresholds.min_stage_share * what_if.actual_ns
+        # A stage that is late for another cause than work is reported by straggling-rank.
+        if is_worth_it and slow.has_more_work is not False:
+            yield _report_stage(job, slow, stage_ns)
+        return
+
+    if saving_ns < thresholds.min_saving_share * what_if.actual_ns:
         return
 
     work_ns = job.replay.totals_ns

@@ -80,5 +80,5 @@ def test_few_samples_may_stand_for_more_where_a_rank_is_alone(
 def test_a_place_of_several_ranks_is_not_of_one_alone() -> None:
     # Of four stages the two in the middle run the same line.
     ranks = ((place(164, 30 * MS),), (place(168, 50 * MS), place(45, 20 * MS)))
-    others = ((place(168, 30 * MS),), (place(166, 30 * MS),))
-    assert find_extra_time(job_of(*ranks, *others), 1, 10 * MS) == place(45, 20 * MS)
+    later_ranks = ((place(168, 30 * MS),), (place(166, 30 * MS),))
+    assert find_extra_time(job_of(*ranks, *later_ranks), 1, 10 * MS) == place(45, 20 * MS)
