@@ -106,6 +106,11 @@ def limit_of(thing: object) -> int | None:
     return deque.maxlen.__get__(thing) if issubclass(type(thing), deque) else None
 
 
+def growing_types() -> tuple[type, ...]:
+    """Return the types, with all their subclasses, of containers that can grow."""
+    return (*_GROWING, functools._lru_cache_wrapper)  # noqa: SLF001
+
+
 def can_grow(kind: type) -> bool:
     """Tell whether instances of a type are containers that can grow."""
-    return issubclass(kind, (*_GROWING, functools._lru_cache_wrapper))  # noqa: SLF001
+    return issubclass(kind, growing_types())

@@ -24,6 +24,7 @@ Work = Literal[
     "heap",
     "evaluate",
     "inspection",
+    "containers",
     "host",
     "lines",
     "collector",
@@ -33,15 +34,15 @@ Work = Literal[
 ]
 """Kinds of work: the search for what existed before; scans over all objects; the same for tensors
 that were missed while the heap rises; scans over young objects; the graph walk of a sample; reading
-the heap's size; looking whether the latest samples
-rise; an inspection; a scan of host objects; an evaluation of traced allocations; a scan before a
-garbage collection; a classification of all samples; measuring a loader worker; sampling allocation
+the heap's size; looking whether the latest samples rise; an inspection; a scan of the lengths of
+containers; a scan of host objects; an evaluation of traced allocations; a scan before a garbage
+collection; a classification of all samples; measuring a loader worker; sampling allocation
 sites until one that grows rarely was seen."""
 
 OVERDUE: Final = 1.3
 """At this multiple of the last measured step the next one is due regardless of its cost: what fills
 up and stops, or is cleared now and then, looks like a leak if measuring ends early."""
-_SCANS: Final[tuple[Work, ...]] = ("first", "inspection", "host")
+_SCANS: Final[tuple[Work, ...]] = ("first", "inspection", "containers", "host")
 """Kinds of work, besides full samples, that scan all objects."""
 _SECOND_NS: Final = 1e9
 _WEIGHT: Final = 0.3
@@ -57,6 +58,7 @@ _LIMITS: Final[dict[Work, tuple[float, float]]] = {
     "heap": (0.004, 0.004),
     "evaluate": (0.004, 0.005),
     "inspection": (1.5, 0.02),
+    "containers": (1.0, 0.02),
     "host": (3.0, 0.04),
     "lines": (0.5, 0.01),
     "collector": (0.005, 0.003),

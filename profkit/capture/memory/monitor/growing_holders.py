@@ -5,6 +5,8 @@ large objects, and no object.
 """
 
 from collections import Counter
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -17,10 +19,12 @@ from profkit.capture.memory.monitor.host_objects import (
     SizedContainer,
 )
 from profkit.capture.memory.monitor.newest_entries import (
+    MeasuredEntries,
     find_library_object,
     find_view,
     measure_entries,
 )
+from profkit.capture.memory.monitor.object_sizes import TypeTotals
 from profkit.capture.source.user_code import UserCode
 from profkit.model.events import Int64s
 from profkit.model.live_memory import Chain, TensorShape
@@ -56,6 +60,7 @@ class GrowingHolder(NamedTuple):
         view: Its newest entry if that is a view.
         owner: Type of an object of a library in its newest entry; empty without one.
         entry_bytes: Mean bytes of an entry.
+        by_type: What has come, by type.
     """
 
     per_step: float
@@ -64,6 +69,7 @@ class GrowingHolder(NamedTuple):
     view: View | None = None
     owner: str = ""
     entry_bytes: float = 0.0
+    by_type: Mapping[str, TypeTotals] = MappingProxyType({})
 
     def with_chains(self, chains: tuple[Chain, ...]) -> "GrowingHolder":
         """Return the holder with the chains to it, and the limit that the program's source sets."""
@@ -95,6 +101,8 @@ class HolderTracker:
     def find(self, objects: HostObjectScan, n_steps: int) -> list[GrowingHolder]:
         """Find the holders of what has grown since the scan before, the most bytes first.
 
+        The list of all containers is emptied: entries that are containers would seem to be shared.
+
         Args:
             n_steps: Steps since that scan; 0 for the first one.
         """
@@ -113,15 +121,17 @@ class HolderTracker:
         held = [GrowingHolder(rate, ()) for rate in rates]
         grown = np.flatnonzero(added >= _MIN_ENTRIES_PER_STEP * n_steps)
         grown = grown[np.argsort(-added[grown], kind="stable")]
-        indices = grown[:_MAX_MEASURED].tolist()
-        entry_bytes = [
-            measure_entries(objects.containers[index].thing, int(added[index])) for index in indices
-        ]
+        n_added = added[grown].tolist()
+        grown_containers = [objects.containers[index].thing for index in grown.tolist()]
+        objects.containers.clear()
+
+        measured = list(zip(grown_containers, n_added, strict=True))[:_MAX_MEASURED]
+        entries = [measure_entries(container, n) for container, n in measured]
         held += [
-            self._describe(objects.containers[index].thing, n_bytes, int(added[index]), n_steps)
-            for index, n_bytes in zip(indices, entry_bytes, strict=True)
+            self._describe(container, of_one, n, n_steps)
+            for (container, n), of_one in zip(measured, entries, strict=True)
         ]
-        targets += [objects.containers[index].thing for index in indices]
+        targets += [container for container, _ in measured]
 
         order = sorted(range(len(held)), key=lambda n: -held[n].per_step)[:_MAX_HOLDERS]
         held, targets = [held[n] for n in order], [targets[n] for n in order]
@@ -129,17 +139,16 @@ class HolderTracker:
         # Of many containers that grow alike each is small, but all of them may have one name.
         common = None
         if len(grown) > _MAX_MEASURED:
-            examples = grown[:: max(1, len(grown) // _N_EXAMPLES)].tolist()[:_N_EXAMPLES]
-            targets += [objects.containers[index].thing for index in examples]
-            common = GrowingHolder(
-                float(np.mean(entry_bytes)) * int(added[grown].sum()) / n_steps, ()
-            )
+            every = max(1, len(grown_containers) // _N_EXAMPLES)
+            targets += grown_containers[::every][:_N_EXAMPLES]
+            mean_bytes = float(np.mean([of_one.mean_bytes for of_one in entries]))
+            common = GrowingHolder(mean_bytes * sum(n_added) / n_steps, ())
         if not targets:
             return []
 
         # What the scan refers to is not held by the program.
-        skip = {id(objects.containers), id(objects.large), id(large), id(self.__dict__)}
-        skip |= {id(sized) for things in (objects.containers, objects.large) for sized in things}
+        skip = {id(objects.large), id(large), id(self.__dict__), *map(id, objects.large)}
+        skip |= {id(targets), id(grown_containers), id(measured), *map(id, measured)}
         chains = holder_chains.find_chains(
             targets, skip=skip, limit=MAX_CHAINS, budget_s=_HOLDER_SEARCH_S
         )
@@ -149,10 +158,10 @@ class HolderTracker:
         return sorted((holder for holder in holders if holder.chains), key=lambda h: -h.per_step)
 
     def _describe(
-        self, container: object, entry_bytes: float, n_added: int, n_steps: int
+        self, container: object, entries: MeasuredEntries, n_added: int, n_steps: int
     ) -> GrowingHolder:
         """Describe a container that has grown, without the chains to it."""
-        limit = limit_of(container)
+        limit, entry_bytes = limit_of(container), entries.mean_bytes
         return GrowingHolder(
             entry_bytes * n_added / n_steps,
             (),
@@ -160,6 +169,7 @@ class HolderTracker:
             _view_of(container),
             find_library_object(container, self._user_code.is_user_file),
             entry_bytes,
+            entries.by_type,
         )
 
 

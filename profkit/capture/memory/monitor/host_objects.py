@@ -13,13 +13,14 @@ import numpy as np
 import numpy.typing as npt
 
 from profkit.capture.memory.holders.attributes import full_name
-from profkit.capture.memory.holders.containers import can_grow, length_of
+from profkit.capture.memory.holders.containers import can_grow, growing_types, length_of
 from profkit.capture.memory.holders.untracked_containers import array_contents
 from profkit.capture.memory.monitor.object_sizes import (
     BASIC_SIZE,
-    GC_HEADER_BYTES,
     Numbers,
+    TypeTotals,
     align,
+    buffer_bytes,
     differ_in_size,
     has_buffer,
     mean_values_bytes,
@@ -28,7 +29,7 @@ from profkit.capture.memory.monitor.object_sizes import (
     small_block_bytes,
 )
 from profkit.capture.process.frames import local_values
-from profkit.capture.process.objects import instances, referents
+from profkit.capture.process.objects import instances, referents, type_ids
 from profkit.readers.process_memory import garbage_collection_paused
 
 MIN_ENTRIES: Final = 4
@@ -97,24 +98,6 @@ class SizedContainer(NamedTuple):
     type: str
     length: int
     bytes: int
-
-
-class TypeTotals(NamedTuple):
-    """Objects of one type, or how many more there are.
-
-    Attributes:
-        small_bytes: Those in blocks of Python's own allocator.
-        n_blocks: Blocks of that allocator, large ones too, which it has from C's.
-    """
-
-    n: int = 0
-    bytes: int = 0
-    small_bytes: int = 0
-    n_blocks: int = 0
-
-    def plus(self, other: "TypeTotals", times: int = 1) -> "TypeTotals":
-        """Return these totals with others added, or with ``times`` -1 without them."""
-        return TypeTotals(*(n + times * more for n, more in zip(self, other, strict=True)))
 
 
 class EarlierObjects(NamedTuple):
@@ -210,6 +193,20 @@ def scan_host_objects(
         objects.clear()
         large.sort(key=lambda sized: -sized.bytes)
         return HostObjectScan(by_type, containers, large[:_MAX_LARGE], earlier)
+
+
+def scan_containers(
+    min_entries: int = MIN_ENTRIES, many_objects: int = MANY_OBJECTS
+) -> HostObjectScan:
+    """Scan the lengths of the tracked containers alone: a third of the time of all objects."""
+    with garbage_collection_paused():
+        objects = gc.get_objects()
+        if len(objects) >= _VERY_MANY * many_objects:
+            min_entries = max(min_entries, _MIN_ENTRIES_OF_MANY)
+
+        growing = instances(objects, type_ids(*growing_types()))
+        objects.clear()
+        return HostObjectScan({}, list(_find_containers(_group_by_type(growing), min_entries)), [])
 
 
 def _as_array(things: Iterable[object], n: int) -> ObjectArray:
@@ -429,14 +426,9 @@ def _measure(group: _TypeGroup, times: int = 1) -> _Measurement:
     # Of objects of one size, one was measured and stands for all.
     weight = times * (len(group.things) if sizes.size == 1 else 1)
 
-    header = BASIC_SIZE.__get__(group.kind) + GC_HEADER_BYTES
-    n_buffers = 0
-    if has_buffer(group.kind):
-        buffers = np.maximum(sizes - header, 0)
-        n_buffers = int((buffers > 0).sum())
-        small = small_block_bytes(sizes - buffers) + small_block_bytes(buffers)
-    else:
-        small = small_block_bytes(sizes)
+    buffers = buffer_bytes(group.kind, sizes)
+    n_buffers = int((buffers > 0).sum())
+    small = small_block_bytes(sizes - buffers) + small_block_bytes(buffers)
 
     totals = TypeTotals(
         times * len(group.things),
@@ -488,7 +480,7 @@ def _find_large(groups: Sequence[_TypeGroup]) -> list[SizedContainer]:
     ]
 
 
-def _find_containers(groups: Sequence[_TypeGroup], min_entries: int) -> Iterator[SizedContainer]:
+def _find_containers(groups: Iterable[_TypeGroup], min_entries: int) -> Iterator[SizedContainer]:
     """Find the containers that can grow and have some entries."""
     for kind, things in groups:
         if not can_grow(kind):
@@ -496,10 +488,12 @@ def _find_containers(groups: Sequence[_TypeGroup], min_entries: int) -> Iterator
 
         # Interned: thousands of names would be new strings in the program's memory.
         name, size_of = sys.intern(full_name(kind)), size_function(kind)
-        lengths = map(len, things) if id(kind) in _BUILTIN_LENGTH else map(length_of, things)
-        for thing, length in zip(things, lengths, strict=True):
-            if length is not None and length >= min_entries:
-                yield SizedContainer(thing, name, length, size_of(thing))
+        lengths = list(map(len if id(kind) in _BUILTIN_LENGTH else length_of, things))
+        is_long = [length is not None and length >= min_entries for length in lengths]
+        for thing, length in zip(
+            compress(things, is_long), compress(lengths, is_long), strict=True
+        ):
+            yield SizedContainer(thing, name, length or 0, size_of(thing))
 
 
 _REFERENCES_OF_SEARCH: Final = _references_of_search()

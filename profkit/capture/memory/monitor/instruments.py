@@ -35,6 +35,8 @@ _NS_PER_BLOCK_OF_COMPILERS: Final = 3_000
 """The same after something was compiled, which leaves graphs of small objects behind."""
 _PASSES_OF_HOST_SCAN: Final = 8
 """As how many passes over all objects a scan of host objects takes, in this process."""
+_CONTAINERS_PART: Final = 0.3
+"""The part of that which a scan of containers alone takes."""
 _MAX_SECOND_S: Final = 2.0
 """What the scan that makes the first one useful may take, in seconds of CPU time, though both may
 take more than is always allowed."""
@@ -125,11 +127,12 @@ class Instruments:
         self.series.add_earlier(earlier)
 
     def wants_heap_measured(self) -> bool:
-        """Tell whether the heap is to be measured before Python's objects are scanned.
+        """Tell whether the heap is to be measured before all of Python's objects are scanned.
 
         This takes milliseconds. If operators allocate what grows, a scan would find nothing.
         """
-        return not self.host.native.n_begun and self.clock.affords("lines")
+        has_failed = self.host.were_containers_compared and not self.host.n_scans
+        return has_failed and not self.host.native.n_begun and self.clock.affords("lines")
 
     def affords_host_scan(self) -> bool:
         """Tell whether another scan of host objects is affordable.
@@ -143,7 +146,10 @@ class Instruments:
         by_blocks_ns = ns_per_block * sys.getallocatedblocks()
         by_passes_ns = _PASSES_OF_HOST_SCAN * self.clock.mean_ns("first")
 
-        if self.clock.affords("host", max(by_blocks_ns, by_passes_ns)):
+        expected_ns = max(by_blocks_ns, by_passes_ns)
+        if not self.host.were_containers_compared:
+            return self.clock.affords("containers", _CONTAINERS_PART * expected_ns)
+        if self.clock.affords("host", expected_ns):
             return True
         is_second = self.host.n_scans == MIN_SCANS - 1
         return is_second and self.clock.affords_one("host", at_most_s=_MAX_SECOND_S)
@@ -224,12 +230,26 @@ class Instruments:
         if self.host.n_scans >= _MAX_HOST_SCANS or not grows or is_explained:
             return False
 
+        if not self.host.were_containers_compared:
+            with self.clock.spending("containers"), self.sampler.excluding_own():
+                self.host.scan_containers(step, self.sampler.n_own_blocks)
+            self._judge_containers()
+            return True
+
         with self.clock.spending("host"), self.sampler.excluding_own():
             # Samples with equal amounts share one dict.
             amounts = {id(sample.amounts): sample.amounts for sample in self.series.samples}
             own_containers = list(amounts.values())
             self.host.scan(step, own_containers, self.sampler.n_own_blocks)
         return True
+
+    def _judge_containers(self) -> None:
+        """Forget the scans of containers if these are not what grows."""
+        # The mean size of a block is known only now, and with it the growth.
+        if self.host.were_containers_compared:
+            with self.clock.spending("evaluate"):
+                if not self.host.have_containers_grown(self.host_trend()):
+                    self.host.forget_containers()
 
     def scan_host_at_end(self, step: int) -> None:
         """Scan Python's objects once more if the run was too short for the scans that growth needs.
@@ -238,14 +258,16 @@ class Instruments:
         ended, and so waits for it only once.
         """
         is_lacking = 0 < self.host.n_scans < MIN_SCANS
-        is_short = self.clock.affords_one("host", at_most_s=_MAX_AT_END_S)
+        work: Work = "host" if self.host.were_containers_compared else "containers"
+        is_short = self.clock.affords_one(work, at_most_s=_MAX_AT_END_S)
         if is_lacking and is_short and self.host_trend(is_final=True):
             self.scan_host(step)
 
     def can_trace_lines(self) -> bool:
         """Return whether the lines of Python's allocations are unknown, and affordable."""
         wants_lines = not self.lines.is_enabled and self.host.growth.per_step is None
-        return wants_lines and self.clock.affords("lines")
+        is_first = not self.host.were_containers_compared
+        return wants_lines and not is_first and self.clock.affords("lines")
 
     def host_grows(self) -> bool:
         """Tell whether the host's memory grows beyond its tensors."""

@@ -313,6 +313,8 @@ class LeakMonitor:
             return HostScanned(wants_lines=False, is_native=instruments.host_grows())
         if not instruments.affords_host_scan() or not instruments.scan_host(self._state.step):
             return HostScanned(wants_lines=False, is_native=False)
+        if instruments.wants_heap_measured() and not self._is_tracing():
+            return HostScanned(wants_lines=False, is_native=True)
         wants_lines = instruments.can_trace_lines() and not self._is_tracing()
         is_native = not wants_lines and instruments.is_native()
         return HostScanned(wants_lines, is_native)

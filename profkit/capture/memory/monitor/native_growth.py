@@ -87,6 +87,8 @@ class _HeapReadings:
         n: Readings of the heap.
         last_bytes: The last one at a line.
         place: The line that is running.
+        is_counting: Whether the heap is read. Not in the first step, of which only shapes are used:
+            reading takes as long as a small operator.
     """
 
     def __init__(self) -> None:
@@ -96,6 +98,7 @@ class _HeapReadings:
         self.n = 0
         self.last_bytes = 0
         self.place: Place | None = None
+        self.is_counting = False
         self._heap = Heap()
 
     @property
@@ -109,8 +112,10 @@ class _HeapReadings:
         return self.n > _MAX_READS
 
     def read(self) -> int:
-        """Read the bytes on the C heap."""
+        """Read the bytes on the C heap; 0 while they are not counted."""
         self.n += 1
+        if not self.is_counting:
+            return 0
         allocated = self._heap.allocated()
         return 0 if allocated is None else allocated.bytes
 
@@ -123,7 +128,7 @@ class _HeapReadings:
         keeps_plans: bool = False,
     ) -> None:
         """Add what an operator, or the rest of a line, has allocated."""
-        if self.place is None or not n_bytes:
+        if self.place is None or not n_bytes or not self.is_counting:
             return
 
         site = NativeSite(self.place, operator)
@@ -132,10 +137,10 @@ class _HeapReadings:
         if keeps_plans:
             self.planned.add(site)
 
-    def clear(self) -> None:
-        """Forget what was added: the first step shows what is allocated once."""
-        self.by_site.clear()
-        self.for_new_shapes.clear()
+    def begin_counting(self) -> None:
+        """Count from here on: the first step shows what is allocated once."""
+        self.is_counting = True
+        self.last_bytes = self.read()
 
     def per_step(self, n_steps: int) -> NativeGrowth:
         """Return the growth over some steps."""
@@ -182,14 +187,13 @@ class NativeSampler:
 
         # From here on each call and each line of the user's code is seen.
         self._mark_frames(self._at_line)
-        self._readings.last_bytes = self._readings.read()
         sys.settrace(self._at_call)
 
     def advance(self, step: int) -> bool:
         """Note that a step has ended, and return whether it was the last one."""
         n_steps = step - self._first
         if n_steps == 1:
-            self._readings.clear()
+            self._readings.begin_counting()
         self._known |= self._seen
 
         if n_steps >= _N_STEPS or self._readings.is_exhausted:
@@ -254,9 +258,9 @@ class NativeSampler:
         readings = self._readings
         if self._is_in_operator or readings.is_exhausted:
             return
-        readings.add("", readings.read() - readings.last_bytes)
-        readings.place = self._user_code.innermost(frame)
-        readings.last_bytes = readings.read()
+        n_bytes = readings.read()
+        readings.add("", n_bytes - readings.last_bytes)
+        readings.place, readings.last_bytes = self._user_code.innermost(frame), n_bytes
 
     def _read_before_operator(self) -> int:
         """Return the bytes on the heap before an operator."""

@@ -7,7 +7,7 @@ import sys
 from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import chain, islice
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -19,7 +19,15 @@ from profkit.capture.memory.holders.attributes import (
 )
 from profkit.capture.memory.holders.containers import length_of
 from profkit.capture.memory.holders.untracked_containers import array_contents, contents_of
-from profkit.capture.memory.monitor.object_sizes import allocated_bytes, size_of, values_bytes
+from profkit.capture.memory.monitor.object_sizes import (
+    TypeTotals,
+    allocated_bytes,
+    buffer_bytes,
+    size_function,
+    size_of,
+    small_block_bytes,
+    values_bytes,
+)
 
 _MAX_ENTRIES_MEASURED: Final = 256
 """Entries of a container that are measured, evenly among the new ones."""
@@ -37,8 +45,59 @@ _IMMORTAL: Final = 1 << 29
 """Objects with more references are those of the interpreter."""
 
 
-def measure_entries(container: object, n_newest: int) -> float:
-    """Measure the mean bytes of the newest entries of a container, with all that only they own.
+class MeasuredEntries(NamedTuple):
+    """The newest entries of a container, with all that only they own.
+
+    Attributes:
+        mean_bytes: Of one entry.
+        by_type: What all of them consist of.
+    """
+
+    mean_bytes: float
+    by_type: dict[str, TypeTotals]
+
+
+class _SizedObjects(NamedTuple):
+    """Objects of one type within a container.
+
+    Attributes:
+        size_of: What measures one of them.
+        parts: The part of each that the container owns.
+        sizes: The bytes of each.
+        values: The bytes of the values of its attributes.
+    """
+
+    kind: type
+    size_of: Callable[[Any], int]
+    parts: list[float]
+    sizes: list[int]
+    values: list[int]
+
+    def add(self, thing: object, part: float) -> float:
+        """Add an object of this type, and return the bytes that the container owns of it."""
+        size, values = self.size_of(thing), values_bytes(thing)
+        self.parts.append(part)
+        self.sizes.append(size)
+        self.values.append(values)
+        return part * (allocated_bytes(size) + allocated_bytes(values))
+
+    def totals(self, times: float) -> TypeTotals:
+        """Return what the objects are, each of which stands for so many."""
+        parts = times * np.array(self.parts)
+        sizes, values = np.array(self.sizes), np.array(self.values)
+        buffers = buffer_bytes(self.kind, sizes)
+        blocks = np.array([sizes - buffers, buffers, values])
+
+        return TypeTotals(
+            round(parts.sum()),
+            round(float(parts @ (sizes + values))),
+            round(float(parts @ small_block_bytes(blocks).sum(axis=0))),
+            round(float(parts @ (blocks > 0).sum(axis=0))),
+        )
+
+
+def measure_entries(container: object, n_newest: int) -> MeasuredEntries:
+    """Measure the newest entries of a container, with all that only they own.
 
     A part of the entries is measured. An object with several references counts as a part for each,
     so that what entries share counts once, and what belongs to the program hardly at all.
@@ -48,11 +107,12 @@ def measure_entries(container: object, n_newest: int) -> float:
     """
     length = length_of(container)
     if not length:
-        return 0.0
+        return MeasuredEntries(0.0, {})
 
     entries = _read_newest(container, min(n_newest, length))
     n_measured, total = 0, 0.0
     pending: list[tuple[object, float]] = []
+    by_kind: dict[int, _SizedObjects] = {}
     n_objects = 0
 
     for entry in entries[:: max(1, len(entries) // _MAX_ENTRIES_MEASURED)]:
@@ -60,15 +120,20 @@ def measure_entries(container: object, n_newest: int) -> float:
         _add_parts(pending, entry, 1.0, seen)
         while pending:
             thing, part = pending.pop()
-            n_objects += 1
-            total += part * (allocated_bytes(size_of(thing)) + allocated_bytes(values_bytes(thing)))
+            kind, n_objects = type(thing), n_objects + 1
+            if id(kind) not in by_kind:
+                by_kind[id(kind)] = _SizedObjects(kind, size_function(kind), [], [], [])
+            total += by_kind[id(kind)].add(thing, part)
             held = array_contents(thing) if type(thing) is np.ndarray else contents_of(thing)
             _add_parts(pending, held, part, seen)
         n_measured += 1
         if n_objects > _MAX_OBJECTS_MEASURED:
             break
 
-    return size_of(container) / length + total / max(n_measured, 1)
+    times = n_newest / max(n_measured, 1)
+    by_type = {sys.intern(full_name(o.kind)): o.totals(times) for o in by_kind.values()}
+    own_bytes = size_of(container) / length
+    return MeasuredEntries(own_bytes + total / max(n_measured, 1), by_type)
 
 
 def find_view(container: object) -> np.ndarray[Any, Any] | None:

@@ -7,7 +7,7 @@ an instance's attributes, which ``sys.getsizeof`` omits since Python 3.11, are a
 
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -39,6 +39,24 @@ _HEAP_TYPE: Final = 1 << 9
 """``Py_TPFLAGS_HEAPTYPE``: created at run time."""
 
 Numbers = npt.NDArray[np.int64]
+
+
+class TypeTotals(NamedTuple):
+    """Objects of one type, or how many more there are.
+
+    Attributes:
+        small_bytes: Those in blocks of Python's own allocator.
+        n_blocks: Blocks of that allocator, large ones too, which it has from C's.
+    """
+
+    n: int = 0
+    bytes: int = 0
+    small_bytes: int = 0
+    n_blocks: int = 0
+
+    def plus(self, other: "TypeTotals", times: int = 1) -> "TypeTotals":
+        """Return these totals with others added, or with ``times`` -1 without them."""
+        return TypeTotals(*(n + times * more for n, more in zip(self, other, strict=True)))
 
 
 def size_of(thing: object) -> int:
@@ -92,6 +110,13 @@ def has_buffer(kind: type) -> bool:
     if any(builtin is base for base in _WITHOUT_BUFFER) or _ITEM_SIZE.__get__(builtin):
         return False
     return differ_in_size(kind)
+
+
+def buffer_bytes(kind: type, sizes: Numbers) -> Numbers:
+    """Return the part of the bytes of objects of one type that is in a block apart."""
+    if not has_buffer(kind):
+        return np.zeros_like(sizes)
+    return np.maximum(sizes - (BASIC_SIZE.__get__(kind) + GC_HEADER_BYTES), 0)
 
 
 def mean_values_bytes(things: Sequence[object]) -> int:

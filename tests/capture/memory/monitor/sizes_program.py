@@ -86,13 +86,13 @@ def resident_bytes() -> int:
 def measured(make: Callable[[int], Sized]) -> tuple[float, float]:
     """Bytes per entry: measured, and what this process gained."""
     few = make(1_000)
-    n = round(TOTAL_BYTES / measure_entries(few, len(few)) * 1_000 / len(few))
+    n = round(TOTAL_BYTES / measure_entries(few, len(few)).mean_bytes * 1_000 / len(few))
     del few
     release_free_memory()  # it would be used without any gain
     before = resident_bytes()
     made = make(n)
     gained = resident_bytes() - before
-    return measure_entries(made, len(made)), gained / len(made)
+    return measure_entries(made, len(made)).mean_bytes, gained / len(made)
 
 
 def main() -> None:

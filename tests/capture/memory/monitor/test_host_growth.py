@@ -1,5 +1,6 @@
 """Growth of host memory: what is excluded from it, and what it is attributed to."""
 
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -10,9 +11,9 @@ from profkit.capture.memory.monitor import host_growth, host_objects
 from profkit.capture.memory.monitor.budget import Budget, Clock
 from profkit.capture.memory.monitor.growing_holders import GrowingHolder, View
 from profkit.capture.memory.monitor.host_growth import HostGrowthTracker, HostScan
-from profkit.capture.memory.monitor.host_objects import TypeTotals
 from profkit.capture.memory.monitor.leak_monitor import LeakMonitor
 from profkit.capture.memory.monitor.live_tensors import LiveTensors
+from profkit.capture.memory.monitor.object_sizes import TypeTotals
 from profkit.capture.memory.monitor.sampler import Sampler
 from profkit.capture.memory.monitor.series import Sample, Series, TracedSteps
 from profkit.capture.memory.monitor.tracemalloc_lines import COMPILER_LINE, NO_LINE
@@ -324,3 +325,31 @@ def test_the_mean_of_new_blocks_counts_the_types_that_grow() -> None:
         }
         tracker._scans.append(HostScan(step, by_type, 10**6 + n, []))
     assert tracker.block_bytes == pytest.approx(314)
+
+
+def test_containers_alone_show_what_grows_with_its_holder_and_types() -> None:
+    tracker = HostGrowthTracker()
+    records: dict[int, list[dict[str, str]]] = {}
+    for step in range(60):
+        if step in {20, 40}:
+            tracker.scan_containers(step)
+        records[step] = [{"text": f"sample {step} {n}"} for n in range(50)]
+
+    of_one = sys.getsizeof(records[1]) + 50 * (184 + sys.getsizeof("sample 10 10"))
+    assert tracker.were_containers_compared
+    assert tracker.have_containers_grown(Trend(float(of_one), 1, 60))
+    assert not tracker.have_containers_grown(Trend(3.0 * of_one, 1, 60))
+    assert not tracker.have_containers_grown(None)
+
+    leak = tracker.find_leak(Trend(float(of_one), 1, 60))
+    assert leak is not None
+    assert (leak.type, leak.chains[0].name.rpartition(".")[2]) == ("dict", "records")
+    held = sum(holder.per_step for holder in tracker._scans[-1].holders)
+    assert held == pytest.approx(of_one, rel=0.1)
+
+    # Scans of all objects are compared with each other alone.
+    tracker.forget_containers()
+    assert tracker.n_scans == 0
+    tracker.scan(60)
+    tracker.forget_containers()
+    assert tracker.n_scans == 1

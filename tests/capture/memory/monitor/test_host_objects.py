@@ -20,15 +20,13 @@ import torch
 
 from profkit.capture.memory.monitor import host_growth
 from profkit.capture.memory.monitor.host_growth import HostGrowthTracker
-from profkit.capture.memory.monitor.host_objects import (
-    TypeTotals,
-    scan_host_objects,
-)
+from profkit.capture.memory.monitor.host_objects import scan_host_objects
 from profkit.capture.memory.monitor.newest_entries import (
     find_library_object,
     find_view,
     measure_entries,
 )
+from profkit.capture.memory.monitor.object_sizes import TypeTotals
 from profkit.capture.process.malloc_stats import Heap
 from tests.capture.memory.monitor import sizes_program
 
@@ -147,7 +145,7 @@ def test_a_user_defined_sizeof_is_not_called() -> None:
     n, n_bytes = _gained(before, scan_host_objects().by_type, name)
     assert (n, n_bytes) == (5, 5 * (dict.__sizeof__(held[0]) + 32))
     assert scan_host_objects().containers
-    assert measure_entries(held, 5) > 0
+    assert measure_entries(held, 5).mean_bytes > 0
 
 
 def test_the_sum_is_what_pythons_allocator_has_allocated() -> None:
@@ -243,22 +241,24 @@ def test_entries_are_measured_within_a_tenth_of_what_the_process_gains(
 def test_entries_share_what_they_have_in_common() -> None:
     shared = bytes(100_000)
     held = [[shared, [n]] for n in range(100)]
-    alone = measure_entries([[None, [n]] for n in range(100)], 100)
-    assert measure_entries(held, 100) == pytest.approx(alone + 1_000, rel=0.05)
+    alone = measure_entries([[None, [n]] for n in range(100)], 100).mean_bytes
+    assert measure_entries(held, 100).mean_bytes == pytest.approx(alone + 1_000, rel=0.05)
 
 
 def test_entries_exclude_tensors_and_the_rest_of_the_program() -> None:
-    plain = measure_entries([None] * 6, 6)
+    plain = measure_entries([None] * 6, 6).mean_bytes
     held = [torch.zeros(100_000), np, Box, len, test_containers_of_few_entries_are_left_out, sys]
-    assert plain <= measure_entries(held, 6) < plain + 200
+    assert plain <= measure_entries(held, 6).mean_bytes < plain + 200
 
 
 def test_a_view_counts_with_the_array_that_it_retains() -> None:
     clips = [np.zeros((50, 1000)) for _ in range(10)]
     held = [clip[0] for clip in clips]
     del clips
-    assert measure_entries(held, 10) == pytest.approx(400_000, rel=0.01)
-    assert measure_entries([row.copy() for row in held], 10) == pytest.approx(8_000, rel=0.05)
+    assert measure_entries(held, 10).mean_bytes == pytest.approx(400_000, rel=0.01)
+    assert measure_entries([row.copy() for row in held], 10).mean_bytes == pytest.approx(
+        8_000, rel=0.05
+    )
 
 
 def test_a_traced_module_has_memory_that_is_not_measured_and_a_tensor_has_not() -> None:
@@ -291,7 +291,7 @@ def test_an_object_of_a_library_may_have_memory_of_its_own() -> None:
 
 def test_the_newest_entries_are_measured() -> None:
     held = [bytes(n) for n in (*[9_000] * 100, *[1_000] * 100)]
-    assert measure_entries(held, 100) == pytest.approx(1_041, rel=0.05)
+    assert measure_entries(held, 100).mean_bytes == pytest.approx(1_041, rel=0.05)
 
 
 def test_of_many_objects_the_bytes_are_estimated() -> None:

@@ -82,3 +82,19 @@ def test_the_memory_of_output_tensors_is_no_librarys(sampler: NativeSampler) -> 
         sampler.advance(step)
     assert sampler.growth is not None
     assert sampler.growth.in_operators < 10_000
+
+
+def test_the_first_step_counts_nothing_and_what_it_allocated_is_freed_later(
+    sampler: NativeSampler,
+) -> None:
+    sampler.begin(10)
+    tensor = torch.ones(1 << 20)
+    sampler.advance(11)
+    assert sampler._readings.by_site == {}
+    assert sampler._readings.for_new_shapes == {}
+
+    del tensor
+    for step in (12, 13, 14):
+        sampler.advance(step)
+    assert sampler.growth is not None
+    assert sampler.growth.new_shapes == 0
