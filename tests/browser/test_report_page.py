@@ -92,6 +92,38 @@ def test_links_open_folded_sections_and_draw_them(opened: Opener, recorded: Path
     expect(page.locator("#flame-view canvas")).to_be_visible()
 
 
+def test_a_flame_graph_unfolds_as_a_tree_of_shares(
+    opened: Opener, recorded: Path, axe: str
+) -> None:
+    page = opened(recorded)
+    fold, rows = page.locator("#flame-rows"), page.locator("#flame-rows tbody tr")
+    expect(page.locator("#flame-view")).to_have_attribute("data-drawn", re.compile(r"\d"))
+    assert rows.count() == 0  # nothing is drawn until the reader asks for it
+
+    fold.locator("> summary").click()
+    expect(rows).not_to_have_count(0)
+    first = rows.first.locator("button")
+    if first.get_attribute("aria-expanded") == "true":
+        first.click()
+    n_roots = rows.count()
+    first.press("Enter")
+    expect(first).to_have_attribute("aria-expanded", "true")
+    inner = fold.locator("tbody tr[data-level='2']")
+    shares = [float(text.strip("<%")) for text in inner.locator(".share").all_inner_texts()]
+    assert shares == sorted(shares, reverse=True)
+    assert 0 < sum(shares) <= 100.5
+
+    second = inner.first.locator("button")
+    second.click()
+    expect(fold.locator("tbody tr[data-level='3']")).not_to_have_count(0)
+    assert violations(page, axe) == []
+    first.click()
+    expect(rows).to_have_count(n_roots)
+
+    page.locator("#flame-inverted").check()
+    expect(rows.first).not_to_have_text(re.compile("starved_loader.py"))
+
+
 def test_the_policy_blocks_every_request(opened: Opener, recorded: Path) -> None:
     page = opened(recorded, expected=("Content Security Policy",))
     script = """async () => {

@@ -12,6 +12,8 @@
     .map(part);
   const [callers, side, limit] = ['callers', 'side', 'span'].map(part);
   const tables = document.querySelectorAll('.flame-table');
+  // A comparison has no rows.
+  const rows = part('rows') && new profkit.FlameRows(part('rows'));
   const graphs = new Map();
   let flame = null;
   let selected = null;
@@ -129,6 +131,7 @@
       limit.firstChild.textContent = flame.isOfSpan ? span.text : '';
     }
     showTable();
+    rows?.show(flame);
     tip.hidden = true;
     drawLegend();
     show(-1);

@@ -25,7 +25,7 @@ from profkit.renderers.html._packed_columns import MAX_PLAIN, pack_columns, pack
 from profkit.renderers.html._section import LIVES_SCRIPT, Section, fill
 from profkit.renderers.html._table import TABLE_SCRIPT, SortableTable, build_table, cell, table_data
 
-SCRIPTS: Final = ("canvas.js", "keys.js", "flame_tree.js", "flame.js", "flames.js")
+SCRIPTS: Final = ("canvas.js", "keys.js", "flame_tree.js", "flame.js", "flame_rows.js", "flames.js")
 _ORDER: Final = (
     "host-line", "host-stack", "device-line", "device-module", "device-stack", "memory-use",
     "memory-stack",
