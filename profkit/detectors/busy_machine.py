@@ -26,7 +26,7 @@ Use instead:
 Reads:
     What profkit recorded beside the events: the time for which the recorded thread had no core, and
     the processor time of the process and of its children (``delayed_ns``, ``process_ns``,
-    ``children_ns`` in nanoseconds).
+    ``other_threads_ns``, ``children_ns`` in nanoseconds).
 
 When to ignore this:
     The program always shares its machine. A CPU limit of a container also counts here: the thread

@@ -4,7 +4,7 @@ What it finds:
     Recordings in which the threads of operators and the workers of loaders, of all ranks on the
     machine, are more than the cores, and the recorded thread was ready to run and had no core for a
     share of the time while they had all of them: for no longer than what the other threads and
-    processes used of each core.
+    processes used can fill all cores at once.
 
 Why it matters:
     The threads of one operator wait for each other: if one has no core, all of them take as long as
@@ -31,8 +31,8 @@ Use instead:
 Reads:
     What profkit recorded beside the events: cores, threads, ranks and worker processes, the time
     for which the recorded thread had no core, and the processor time of the process and of its
-    children (``delayed_ns``, ``process_ns``, ``children_ns`` in nanoseconds), samples of the
-    loader's workers.
+    children (``delayed_ns``, ``process_ns``, ``other_threads_ns``, ``children_ns`` in nanoseconds),
+    samples of the loader's workers.
 
 When to ignore this:
     Other programs use the machine, and their number of threads is not yours to choose. PRF014 says

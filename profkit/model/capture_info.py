@@ -44,6 +44,8 @@ class CpuTime:
             system does not tell.
         children_ns: The same of its child processes, and of those that they waited for. None where
             the system does not tell.
+        other_threads_ns: The same of each other thread of the process that ran, longest first.
+            None where the system does not tell, and in files of versions before 0.2.0.
     """
 
     window_ns: int
@@ -51,6 +53,7 @@ class CpuTime:
     process_ns: int
     delayed_ns: int | None = None
     children_ns: int | None = None
+    other_threads_ns: tuple[int, ...] | None = None
 
     @property
     def waiting_ns(self) -> int | None:

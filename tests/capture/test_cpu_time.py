@@ -73,6 +73,33 @@ def test_a_thread_that_sleeps_waits() -> None:
     assert used.waiting_ns + (used.delayed_ns or 0) > 0.9 * BUSY_S * 1e9
 
 
+@needs_proc
+def test_the_time_of_each_other_thread_is_known() -> None:
+    earlier = threading.Thread(target=time.sleep, args=(10 * BUSY_S,), daemon=True)
+    earlier.start()
+    clock = CpuClock()
+    has_read = threading.Event()
+
+    def work(n_spins: int) -> None:
+        for _ in range(n_spins):
+            spin()
+        has_read.wait()
+
+    threads = [threading.Thread(target=work, args=(n_spins,)) for n_spins in (1, 3)]
+    for thread in threads:
+        thread.start()
+    while read(clock).process_ns < 4 * BUSY_S * 1e9:
+        time.sleep(0.01)
+    used = read(clock)
+    has_read.set()
+
+    assert used.other_threads_ns is not None
+    longest_ns, second_ns = used.other_threads_ns[:2]
+    assert longest_ns == pytest.approx(3 * BUSY_S * 1e9, rel=0.1)
+    assert second_ns == pytest.approx(BUSY_S * 1e9, rel=0.1)
+    assert sum(used.other_threads_ns) + used.thread_ns <= used.process_ns * 1.01
+
+
 def test_another_thread_counts_for_the_process() -> None:
     clock = CpuClock()
     thread = threading.Thread(target=spin)

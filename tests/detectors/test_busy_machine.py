@@ -64,6 +64,12 @@ def test_a_note_is_not_in_the_headline(analyzed: Analyzed) -> None:
     assert not any("Other programs" in sentence for sentence in headline_sentences(report))
 
 
+def test_a_single_other_thread_leaves_a_core(found: Found) -> None:
+    cpu = replace(CPU, process_ns=11_000_000, other_threads_ns=(9_000_000,))
+    (finding,) = found(program(cpu=cpu), RULE)
+    assert finding.evidence["delayed_ns"] == 7_000_000
+
+
 @pytest.mark.parametrize(
     ("threads", "cpu"),
     [

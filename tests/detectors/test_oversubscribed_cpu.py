@@ -85,6 +85,25 @@ def test_time_without_a_core_because_of_other_programs_does_not_count(
     assert sum(finding.cost.ns or 0 for finding in findings) == delayed_ns
 
 
+@pytest.mark.parametrize(
+    ("other_threads_ns", "children_ns", "delayed_ns"),
+    [
+        ((8_000_000,), 170_000, 0),  # workers at rest: one other thread alone fills no two cores
+        ((8_000_000,), 2_500_000, 2_500_000),  # for as long as a worker had the second core
+        ((4_000_000, 4_000_000), 170_000, 3_000_000),  # two other threads fill both
+        (None, 170_000, 3_000_000),
+    ],
+)
+def test_idle_workers_take_no_core(
+    found: Found, other_threads_ns: tuple[int, ...] | None, children_ns: int, delayed_ns: int
+) -> None:
+    cpu = replace(
+        CPU, process_ns=14_000_000, children_ns=children_ns, other_threads_ns=other_threads_ns
+    )
+    findings = found(program(HostThreads(2, n_threads=2, n_workers=2), cpu), RULE)
+    assert sum(finding.cost.ns or 0 for finding in findings) == delayed_ns
+
+
 @pytest.mark.parametrize(("delayed_ns", "n"), [(999_999, 0), (1_000_000, 1)])
 def test_where_it_takes_no_time_it_is_not_reported(found: Found, delayed_ns: int, n: int) -> None:
     assert len(found(program(cpu=replace(CPU, delayed_ns=delayed_ns)), RULE)) == n

@@ -22,6 +22,7 @@ class CpuClock:
     def __init__(self) -> None:
         self._thread = threading.get_ident()
         self._children = _read_children_ns()
+        self._threads = _read_threads_ns()
         self._ended_ns = _read_ended_children_ns()
         self._process_ns = time.process_time_ns()
         self._thread_ns = time.thread_time_ns()
@@ -49,7 +50,17 @@ class CpuClock:
             used_ns += sum(now.values()) - sum(self._children.values())
             children_ns = max(0, used_ns)
 
-        return CpuTime(window_ns, thread_ns, process_ns, delayed_ns, children_ns)
+        threads_ns = self._read_other_threads_ns()
+        return CpuTime(window_ns, thread_ns, process_ns, delayed_ns, children_ns, threads_ns)
+
+    def _read_other_threads_ns(self) -> tuple[int, ...] | None:
+        now = _read_threads_ns()
+        if now is None or self._threads is None:
+            return None
+
+        now.pop(threading.get_native_id(), None)
+        used_ns = (ran_ns - self._threads.get(thread, 0) for thread, ran_ns in now.items())
+        return tuple(sorted((ns for ns in used_ns if ns > 0), reverse=True))
 
 
 def main_delayed_ns() -> int:
@@ -95,6 +106,18 @@ def _read_ended_children_ns() -> int | None:
         return None
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return round((used.ru_utime + used.ru_stime) * 1e9)
+
+
+def _read_threads_ns() -> dict[int, int] | None:
+    """Return the processor time of each thread by its id; None where it is not known."""
+    try:
+        threads = os.listdir("/proc/self/task")
+    except OSError:
+        return None
+    # A thread that ends meanwhile has no file any more.
+    times = {int(each): _read_scheduling(f"/proc/self/task/{each}/schedstat") for each in threads}
+    ran_ns = {thread: time_ns[0] for thread, time_ns in times.items() if time_ns is not None}
+    return ran_ns or None
 
 
 def _read_children_ns() -> dict[int, int] | None:

@@ -109,7 +109,8 @@ def _is_valid_cost(cost: CaptureCost) -> bool:
 
 def _is_valid_cpu(cpu: CpuTime) -> bool:
     times_ns = (cpu.window_ns, cpu.thread_ns, cpu.process_ns, cpu.delayed_ns, cpu.children_ns)
-    return all(ns is None or 0 <= ns <= MAX_NS for ns in times_ns)
+    threads_ns = cpu.other_threads_ns or ()
+    return all(ns is None or 0 <= ns <= MAX_NS for ns in (*times_ns, *threads_ns))
 
 
 def _are_valid_threads(threads: HostThreads) -> bool:
