@@ -37,6 +37,7 @@ from profkit.present.limiters import (
     has_named_python,
     main_function,
     runs_short_operators,
+    spends_time_in_calls,
 )
 from profkit.present.memory_text import (
     NO_PROBLEMS,
@@ -69,10 +70,15 @@ _WARM_UP: Final = "Warm up before you record, to see what the program does from 
 _FEWER_OPERATORS: Final = (
     "Each takes longer to call than to compute: fewer, larger operators would take less."
 )
+_LARGER_BATCHES: Final = (
+    "Its operators take longer to call than to compute: larger batches, or fewer and larger "
+    "operators, would take less per sample."
+)
 _REMARKS: Final = (Cause.COLD_START, Cause.UNRECORDED, Cause.OTHER_STEPS)
 """What the headline names even if it is not what limits the program, in this order."""
 _ONE_TIME: Final = (Cause.COLD_START, Cause.CAPTURE)
 """What happens once per process: later steps are the ones to record."""
+_ON_CPU: Final = {Cause.PYTHON, Cause.OPERATORS}
 _FAULTY: Final = (Cause.IDLE, Cause.LIBRARY, Cause.PYTHON, Cause.WAITING, Cause.DATA)
 """What no program has to spend most of its time in: without a finding the reason is unknown."""
 
@@ -250,9 +256,13 @@ def _what_to_do(diagnosis: _Diagnosis, explained: Finding | None = None) -> list
         missing = (fault.fix for fault in report.health if fault.name == _UNRECORDED_WORK)
         return [_first_sentence(next(missing, _RECORD_ALL))]
 
+    if diagnosis.causes & _ON_CPU and spends_time_in_calls(window):
+        return [_LARGER_BATCHES]
     sentence = _without_costs(diagnosis)
-    has_stacks = report.source.recorded_with.stacks
-    if Cause.PYTHON in diagnosis.causes and not has_stacks and not has_named_python(window):
+    source = report.source
+    has_stacks = source.recorded_with.stacks or source.lines_from is not None
+    is_unnamed = Cause.PYTHON in diagnosis.causes and not has_named_python(window)
+    if is_unnamed and not has_stacks:
         how = "record with `profkit run` or `with_stack=True` to see its functions"
         sentence = f"{sentence.partition(';')[0].rstrip('.')}: {how}."
     return [sentence]

@@ -771,6 +771,30 @@ def test_a_loop_of_operators_that_compute_hardly_anything_has_a_cure(
     assert ("fewer, larger operators would take less." in text) == is_told
 
 
+@pytest.mark.parametrize(
+    ("operator_ns", "python_ns", "is_told"),
+    [
+        (5_000, 8_000, True),
+        (25_000, 20_000, True),
+        (25_000, 12_000, False),  # they may compute in most of the time
+        (40_000, 50_000, False),
+        (5_000, 200_000, False),  # whatever it is, it is not a call
+    ],
+)
+def test_steps_that_consist_of_calls_want_larger_batches(
+    tmp_path: Path, operator_ns: int, python_ns: int, *, is_told: bool
+) -> None:
+    b = TraceBuilder(device_names=())
+    for _ in range(3):
+        with b.step():
+            for _ in range(20):
+                b.compute("aten::mm", operator_ns)
+                b.advance(python_ns)
+    text = headline(analyze(b.write(tmp_path / "trace.json")))
+    assert ("Its operators take longer to call than to compute" in text) == is_told
+    assert "No check explains" not in text or not is_told
+
+
 def test_other_programs_do_not_make_operators_long(tmp_path: Path) -> None:
     capture = CaptureInfo(
         version="0", name="train", steps="user", cpu=CpuTime(100, 25, 25, delayed_ns=75)

@@ -9,6 +9,7 @@ from typing import Final
 
 from profkit.model.capture_info import CpuTime
 
+_THREADS: Final = Path("/proc/self/task")
 _CHILDREN: Final = Path("/proc/thread-self/children")
 _SCHEDULING: Final = "/proc/thread-self/schedstat"
 _SCHEDULING_OF_MAIN: Final = "/proc/self/schedstat"
@@ -111,12 +112,13 @@ def _read_ended_children_ns() -> int | None:
 def _read_threads_ns() -> dict[int, int] | None:
     """Return the processor time of each thread by its id; None where it is not known."""
     try:
-        threads = os.listdir("/proc/self/task")
+        threads = [int(thread.name) for thread in _THREADS.iterdir()]
     except OSError:
         return None
+
     # A thread that ends meanwhile has no file any more.
-    times = {int(each): _read_scheduling(f"/proc/self/task/{each}/schedstat") for each in threads}
-    ran_ns = {thread: time_ns[0] for thread, time_ns in times.items() if time_ns is not None}
+    times = {thread: _read_scheduling(f"{_THREADS}/{thread}/schedstat") for thread in threads}
+    ran_ns = {thread: times_ns[0] for thread, times_ns in times.items() if times_ns is not None}
     return ran_ns or None
 
 
@@ -131,7 +133,7 @@ def _read_children_ns() -> dict[int, int] | None:
 
     try:
         tick_ns = 10**9 // os.sysconf("SC_CLK_TCK")
-        for thread in Path("/proc/self/task").iterdir():
+        for thread in _THREADS.iterdir():
             # A thread or a child may end while this goes on.
             with contextlib.suppress(ProcessLookupError, FileNotFoundError):
                 for pid in (thread / "children").read_text().split():

@@ -15,6 +15,7 @@ from profkit.present.limiters.lines import (
     has_named_python,
     main_function,
     runs_short_operators,
+    spends_time_in_calls,
 )
 from profkit.present.limiters.loader import find_hidden_wait
 from profkit.present.limiters.start import find_cold_starts, find_other_steps
@@ -34,6 +35,7 @@ __all__ = [
     "has_named_python",
     "main_function",
     "runs_short_operators",
+    "spends_time_in_calls",
 ]
 
 

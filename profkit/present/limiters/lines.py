@@ -1,5 +1,6 @@
 """Where the host's time goes: lines and functions of the critical path, and of samples."""
 
+from collections import Counter
 from dataclasses import replace
 from typing import Final
 
@@ -8,7 +9,7 @@ from profkit.model.report import Report
 from profkit.model.work_summary import FunctionSummary
 from profkit.names import middle_cut, visible
 from profkit.present.critical_path import NO_FUNCTION, main_name, main_share, main_word
-from profkit.present.labels import MIN_SAMPLES, function_name, n_running
+from profkit.present.labels import MIN_SAMPLES, function_name, is_on_cpu, n_running
 from profkit.present.limiters.candidates import MAJORITY
 from profkit.present.limiters.window import MIN_SHARE, Window
 from profkit.units import format_count, format_ns, format_share
@@ -24,6 +25,13 @@ _SHORT_OPERATOR_NS: Final = 20_000
 """To call an operator takes some microseconds, and to return to Python as long again."""
 _CALL_NS: Final = 5_000
 """An operator that takes no longer has hardly computed anything: to call it takes as long."""
+_SMALL_OPERATOR_NS: Final = 30_000
+_BETWEEN_OPERATORS_NS: Final = 150_000
+"""Python between two operators: modules, an optimizer, the start of a backward pass, recorded."""
+_MIN_SMALL_SHARE: Final = 0.7
+"""It is 0.73 or more where a model of some kilobytes learns, and 0.04 or less in steps of 5 ms."""
+_MIN_BETWEEN_SHARE: Final = 0.4
+"""With less Python between them, operators take most of the time, and may well compute in it."""
 
 
 def describe_main_line(window: Window, *kinds: PathKindName, share: float = 0.0) -> str:
@@ -124,6 +132,25 @@ def runs_short_operators(window: Window | None) -> bool:
         and bool(_describe_short_operators(place, window))
         for place in costliest
     )
+
+
+def spends_time_in_calls(window: Window | None) -> bool:
+    """Return whether a CPU's steps consist of small operators and of the Python between them.
+
+    Calls are then what they take, so that tensors of twice the size would hardly take longer.
+    """
+    if window is None or window.path is None or not is_on_cpu(window.report):
+        return False
+
+    longest_ns = {"operator": _SMALL_OPERATOR_NS, "python": _BETWEEN_OPERATORS_NS}
+    small_ns = Counter[PathKindName]()
+    for segment in (segment for step in window.path.steps for segment in step.segments):
+        if segment.ns <= longest_ns.get(segment.kind, -1):
+            small_ns[segment.kind] += segment.ns
+
+    total_ns = window.path.total_ns
+    is_small = small_ns.total() >= _MIN_SMALL_SHARE * total_ns > 0
+    return is_small and small_ns["python"] >= _MIN_BETWEEN_SHARE * total_ns
 
 
 def _describe_short_operators(line: PathLine | PathFunction, window: Window) -> str:

@@ -10,7 +10,7 @@ WINDOW_NS = 1000
 
 
 def can_fill(times_ns: list[int], unknown_ns: int, n_cores: int, filled_ns: int) -> bool:
-    """Whether threads have enough work for all cores where each has one core at a time."""
+    """Return whether threads have enough work for all cores where each has one core at a time."""
     usable_ns = sum(min(each_ns, filled_ns) for each_ns in times_ns) + unknown_ns
     return usable_ns >= n_cores * filled_ns
 
