@@ -187,11 +187,12 @@ def _detect_sampled(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     saved = ctx.time_cost(change, "estimate")
     steps_ns = ctx.steps.total_ns
 
-    # A thread that has no core runs no operator either, wherever it is.
+    # A thread that has no core runs no operator either, wherever it is: all such time may be in
+    # the pauses. What is left lasts as much longer as all else that needs a core.
     capture = ctx.trace.capture
-    cpu = None if capture is None else capture.cpu
-    delayed_ns = 0 if cpu is None else round(cpu.delayed_share * steps_ns)
-    left_ns = max(0, pauses.total_ns - delayed_ns)
+    delayed_share = 0.0 if capture is None or capture.cpu is None else capture.cpu.delayed_share
+    running_ns = max(0.0, pauses.total_ns - delayed_share * steps_ns)
+    left_ns = round(running_ns / (1 - delayed_share)) if running_ns else 0
 
     for place in places:
         spent_ns = min(round(place.share * steps_ns), left_ns)
