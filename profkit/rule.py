@@ -51,6 +51,7 @@ from profkit.engine.job_context import JobContext, PlaceTime
 from profkit.engine.needs import Need
 from profkit.engine.savings import (
     CostlyWait,
+    MeasuredSaving,
     WaitThresholds,
     find_costly_wait,
     find_costly_waits,
@@ -129,8 +130,8 @@ __all__ = [  # noqa: RUF022  (in groups)
     # What detect gets.
     "Context", "JobContext",
     # What detect yields.
-    "Finding", "ProgramChange", "measure_saving", "measure_savings", "Cost", "Basis", "Confidence",
-    "Location", "growth",
+    "Finding", "ProgramChange", "measure_saving", "measure_savings", "MeasuredSaving", "Cost",
+    "Basis", "Confidence", "Location", "growth",
     # Steps.
     "windows", "windows_ns", "in_windows", "find_rows", "launched_in_windows", "find_computing",
     "select_on_cpu", "waits_in_windows", "reaches_share", "busy_ns", "device_time",

@@ -89,6 +89,10 @@ PROGRAMS: Final = {
     "unfused_update, Adam": Programs.sized("unfused-optimizer", "unfused_update"),
     "unfused_update, SGD": Programs.sized("unfused-optimizer", "unfused_update", "MOMENTUM=1"),
     "averaged_weights": Programs("per-tensor-loop", AVERAGES, (*AVERAGES, "--cured"), 30),
+    "attention_by_hand": Programs.sized("unfused-attention", "attention_by_hand"),
+    "attention_by_hand, long": Programs.sized(
+        "unfused-attention", "attention_by_hand", "LENGTH=512", "BATCH=2"
+    ),
     "half_convolutions": Programs.sized(
         "slow-convolutions", "half_convolutions", is_inference=True
     ),

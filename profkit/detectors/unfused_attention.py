@@ -1,18 +1,21 @@
 """KER005 unfused-attention: attention runs as separate products and a softmax.
 
 What it finds:
-    A softmax between two batched matrix products on a GPU, with nothing but elementwise operators
-    in between: attention that writes its whole matrix of scores to memory. This is attention by
-    hand, ``scaled_dot_product_attention`` where it falls back to its "math" implementation, and
-    ``nn.MultiheadAttention`` where it returns the weights.
+    A softmax between two batched matrix products, with nothing but elementwise operators in
+    between: attention that writes its whole matrix of scores to memory. This is attention by hand,
+    on a GPU also ``scaled_dot_product_attention`` where it falls back to its "math" implementation,
+    and ``nn.MultiheadAttention`` where it returns the weights. On a CPU there is a fused
+    implementation for attention without dropout.
 
 Why it matters:
     The scores of each head have the square of the sequence's length. Scaling, mask, softmax and
     dropout each read and write all of them, while a fused kernel keeps them in the multiprocessor's
     own memory. The cost is what the steps take less in a replay of the recording without the
-    kernels between the two products and without their backward passes. The products stay as they
-    are; a fused kernel computes them faster, too, because it reads no scores. That, and the memory
-    of the scores, is not in the figure.
+    kernels between the two products and without their backward passes. A fused kernel reads and
+    writes no scores in the products either. So where the shapes were recorded, the cost is a range:
+    at its upper end the products are as fast as in a fused kernel, at 35% of a GPU's known peak,
+    or on a CPU as the fastest other products of the program. The memory of the scores is not in
+    the figure.
 
 How to fix it:
     Call ``torch.nn.functional.scaled_dot_product_attention``, with the mask as ``attn_mask`` or
@@ -31,8 +34,9 @@ Use instead:
         y = F.scaled_dot_product_attention(q, k, v)
 
 Reads:
-    Operators (``name``, ``ts_ns`` in nanoseconds) and the kernels that they launched (``dur_ns`` in
-    nanoseconds), sequence numbers, GPU busy time in nanoseconds, source lines.
+    Operators (``name``, shapes, ``ts_ns`` and ``dur_ns`` in nanoseconds) and the kernels that they
+    launched (``dur_ns`` in nanoseconds), sequence numbers, GPU busy time in nanoseconds, source
+    lines.
 
 When to ignore this:
     The program uses the weights of the attention themselves, or adds to the scores something that
@@ -41,23 +45,34 @@ When to ignore this:
 Source:
     ``torch.nn.functional.scaled_dot_product_attention`` and ``torch.nn.MultiheadAttention`` in
     PyTorch's documentation; "FlashAttention: Fast and Memory-Efficient Exact Attention with
-    IO-Awareness" (Dao et al., 2022).
+    IO-Awareness" (Dao et al., 2022); "FlashAttention-3" (Shah et al., 2024) on the 35% to 70% of
+    the peak that fused kernels reach; ``use_flash_attention_cpp`` in
+    ``ATen/native/transformers/sdp_utils_cpp.cpp``.
 """
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
 
 from profkit.engine.families.python_calls import are_within
-from profkit.index.device.attention import find_attentions
+from profkit.index.compute.op_work import UNKNOWN
+from profkit.index.compute.peaks import PRECISION_OF, Precision
+from profkit.index.device.attention import Attentions, find_attentions, find_host_work
+from profkit.index.device.matmul_precision import matmul_precision
+from profkit.index.device.streams import device_of
+from profkit.index.distinct import distinct, marked
 from profkit.index.runtime_calls import rows_named
 from profkit.rule import (
     NO_ROW,
     Category,
     Context,
     Finding,
+    Float64s,
+    Int32s,
+    MeasuredSaving,
     ProgramChange,
     Rows,
     RuleInfo,
@@ -67,12 +82,21 @@ from profkit.rule import (
     device_time,
     find_costliest_lines,
     in_windows,
-    measure_saving,
+    measure_savings,
     needs,
     regex,
     time_per_step,
     time_with_busy_share,
+    time_with_share,
     times_per_step,
+    uses_device,
+    windows_ns,
+)
+
+_WORK: Final = replace(
+    needs.DEVICE_WORK,
+    name="device work, or a CPU's",
+    is_met=lambda ctx: ctx.has_device_work or not uses_device(ctx),
 )
 
 INFO = RuleInfo(
@@ -80,7 +104,7 @@ INFO = RuleInfo(
     name="unfused-attention",
     title="Attention as separate products and softmax",
     severity="warning",
-    needs=(needs.OPERATORS, needs.DEVICE_WORK),
+    needs=(needs.OPERATORS, _WORK),
     since="0.1.0",
 )
 
@@ -90,8 +114,8 @@ class Thresholds:
     """When attention is a finding.
 
     Attributes:
-        min_busy_share: Minimum share of the GPU's busy time that the products and all between them
-            take: with less, attention is a small part of the program.
+        min_busy_share: Minimum share of the GPU's busy time, or of the steps on a CPU, that the
+            products and all between them take: with less, attention is a small part of the program.
         min_saved_share: Minimum share of the steps without the kernels between the products.
         warning_share: Share of the steps that these kernels take from which it is a warning.
     """
@@ -108,32 +132,41 @@ _MATH: Final = regex(r"^aten::_scaled_dot_product_attention_math")
 _MODULE: Final = regex(r"^aten::_native_multi_head_attention$")
 
 
+_DROPOUT: Final = regex(r"^aten::((native_|_fused_)?dropout|bernoulli)_?$")
+_FUSED_SHARE: Final = 0.35
+"""Share of a GPU's peak that a fused kernel reaches at least: FlashAttention-2 does 0.35 on an H100
+and 0.5 to 0.7 on an A100."""
+_MIN_RATE_SHARE: Final = 0.05
+"""A CPU's products of one shape tell its rate if they are this share of all FLOPs."""
+_NS: Final = 1e9
+
+
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield a finding for all attention that is not fused."""
-    attention = find_attentions(ctx.events, ctx.tree, ctx.launches)
-    attention = attention.select(in_windows(ctx, attention.softmax))
-    # With the products, to tell whether attention matters at all. The cost is without them.
+    attention = _find_avoidable(ctx)
+    # With the products, to tell whether attention matters at all.
     spent = device_time(ctx, np.append(attention.products, attention.between))
-    share = spent.total_ns / busy_ns(ctx)
+    share = spent.total_ns / (busy_ns(ctx) if ctx.has_device_work else windows_ns(ctx))
     if not len(attention.softmax) or share < thresholds.min_busy_share:
         return
-
-    # A fused kernel still computes the products, and keeps what is between in registers.
-    saving = measure_saving(ctx, ProgramChange(scaled=((attention.between, 0.0),)), "estimate")
+    saving = _measure_range(ctx, attention)
     if not saving.reaches(thresholds.min_saved_share):
         return
 
     between_ns = ctx.events.dur_ns[attention.between]
     softmax_rows = attention.softmax[attention.of_between]
     locations = find_costliest_lines(ctx, softmax_rows, between_ns)
+    unit, describe_time = (
+        ("kernels", time_with_busy_share) if ctx.has_device_work else ("operators", time_with_share)
+    )
     yield saving.finding(
         INFO,
         severity=saving.severity(thresholds.warning_share),
-        confidence="high",
+        confidence="high" if ctx.has_device_work else "medium",
         message=(
-            f"Attention{at_first(locations)} runs as separate kernels, "
+            f"Attention{at_first(locations)} runs as separate {unit}, "
             f"{times_per_step(ctx, len(attention.softmax))}: its products, softmax and what is "
-            f"between take {time_with_busy_share(ctx, spent.total_ns)}, "
+            f"between take {describe_time(ctx, spent.total_ns)}, "
             f"{time_per_step(ctx, int(between_ns.sum()))} of it without the products."
         ),
         fix=_suggest_fix(ctx, attention.softmax),
@@ -146,6 +179,88 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
         },
         spans=spent.pairs(),
     )
+
+
+def _find_avoidable(ctx: Context) -> Attentions:
+    """Find the attention that a fused implementation can compute."""
+    work = ctx.launches if ctx.has_device_work else find_host_work(ctx.events, ctx.tree)
+    attention = find_attentions(ctx.events, ctx.tree, work)
+    is_avoidable = in_windows(ctx, attention.softmax)
+    if ctx.has_device_work:
+        return attention.select(is_avoidable)
+
+    # On a CPU the fused one has no dropout, and `scaled_dot_product_attention` knows the rest.
+    is_dropout = rows_named(ctx.events, _DROPOUT, Category.OP)[attention.between]
+    has_dropout = marked(attention.of_between[is_dropout], len(attention.softmax))[:-1]
+    is_math = ctx.tree.nearest(rows_named(ctx.events, _MATH, Category.OP)) != NO_ROW
+    return attention.select(is_avoidable & ~has_dropout & ~is_math[attention.softmax])
+
+
+def _measure_range(ctx: Context, attention: Attentions) -> MeasuredSaving:
+    """Return what the steps take less without what is between the products.
+
+    The upper end of its range is with faster products, where that is known.
+    """
+    between = ((attention.between, 0.0),)
+    products = _scale_products(ctx, attention.products)
+    changes = [ProgramChange(scaled=between), ProgramChange(scaled=(*between, *products))]
+    saving, with_products = measure_savings(ctx, changes, "estimate")
+    high_ns = max(saving.cost.high_ns or 0, with_products.cost.high_ns or 0)
+    return replace(saving, cost=replace(saving.cost, high_ns=high_ns))
+
+
+def _scale_products(ctx: Context, rows: Rows) -> tuple[tuple[Rows, float], ...]:
+    """Return products that are faster in a fused kernel, with the share of their time there."""
+    flops = np.zeros(len(ctx.events))
+    flops[ctx.op_work.rows] = ctx.op_work.flops
+    ops: Rows | Int32s = rows
+    if ctx.has_device_work:
+        ops = ctx.launches.op[np.searchsorted(ctx.launches.work, rows)]
+
+    # A product may be several kernels.
+    _, product, n_kernels = np.unique(ops, return_inverse=True, return_counts=True)
+    product_ns = np.bincount(product, ctx.events.dur_ns[rows], len(n_kernels))[product]
+    rates = _peak_rates(ctx, rows, ops) if ctx.has_device_work else _host_rates(ctx, rows)
+    is_known = (rates > 0) & (flops[ops] > 0) & (product_ns > 0)
+    rows = rows[is_known]
+    # In hundredths, so that the replay has few factors.
+    kept = np.ceil(100 * flops[ops][is_known] / (rates * product_ns)[is_known]) / 100
+    return tuple((rows[kept == share], share) for share in distinct(kept[kept < 1]).tolist())
+
+
+def _peak_rates(ctx: Context, rows: Rows, ops: Rows | Int32s) -> Float64s:
+    """Return FLOPs per nanosecond that a fused kernel reaches on the device of each kernel."""
+    kind = np.full(len(ctx.events), UNKNOWN)
+    kind[ctx.op_work.rows] = ctx.op_work.kind
+    devices = device_of(ctx.events, rows)
+    rates = np.zeros(len(rows))
+    for place, (row, op) in enumerate(zip(rows.tolist(), ops.tolist(), strict=True)):
+        peak = ctx.peak_of(int(devices[place]))
+        if peak is None or kind[op] == UNKNOWN:
+            continue
+        name = ctx.op_work.kinds[kind[op]]
+        kernel_name = ctx.events.name_of(row)
+        precision: Precision | None = (
+            matmul_precision(kernel_name) if name == "float" else PRECISION_OF.get(name)
+        )
+        rates[place] = _FUSED_SHARE * peak.flops_per_s.get(precision, 0.0) / _NS if precision else 0
+    return rates
+
+
+def _host_rates(ctx: Context, rows: Rows) -> Float64s:
+    """Return the FLOPs per nanosecond of the program's fastest products, for each of some."""
+    work = ctx.op_work
+    is_large = work.flops > 0
+    if not is_large.any():
+        return np.zeros(len(rows))
+    shapes = np.stack((ctx.events.input_dims.at(work.rows), ctx.events.name[work.rows], work.kind))
+    _, group = np.unique(shapes[:, is_large], axis=1, return_inverse=True)
+    group = group.reshape(-1)
+    flops = np.bincount(group, work.flops[is_large])
+    spent_ns = np.bincount(group, ctx.events.dur_ns[work.rows[is_large]])
+    is_telling = flops >= _MIN_RATE_SHARE * flops.sum()
+    rate = (flops / np.maximum(spent_ns, 1))[is_telling].max(initial=0.0)
+    return np.full(len(rows), rate)
 
 
 def _suggest_fix(ctx: Context, softmax: Rows) -> str:

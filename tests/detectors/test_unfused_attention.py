@@ -1,6 +1,7 @@
 """unfused-attention finds products with a softmax between them, and what lies between them."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -137,9 +138,99 @@ def test_attention_outside_the_steps_does_not_count(found: Found) -> None:
     assert found(b, RULE) == ()
 
 
-def test_on_a_cpu_it_is_skipped(analyzed: Analyzed, host_alone: TraceBuilder) -> None:
-    (unchecked,) = analyzed(host_alone, RULE).unchecked
+def test_without_operators_it_is_skipped(analyzed: Analyzed, device_alone: TraceBuilder) -> None:
+    (unchecked,) = analyzed(device_alone, RULE).unchecked
     assert unchecked.rule == "KER005"
+
+
+BATCHED: dict[str, Any] = {"dims": [[16, 1024, 64], [16, 64, 1024]], "types": ["c10::BFloat16"] * 2}
+
+
+def of_shapes(product_ns: int, between_ns: int, *, is_fused: bool = False) -> TraceBuilder:
+    """Build steps of a projection and attention by hand, or of one fused kernel, in bfloat16."""
+    b = TraceBuilder(shapes=True)
+    for _ in range(3):
+        with b.step():
+            b.launch("aten::add", kernel="add", host_ns=10_000, device_ns=900_000)
+            if is_fused:
+                b.launch("aten::_flash", kernel="flash", host_ns=10_000, device_ns=2 * product_ns)
+            else:
+                b.launch("aten::bmm", kernel="g", host_ns=10_000, device_ns=product_ns, **BATCHED)
+                b.launch("aten::_softmax", kernel="s", host_ns=10_000, device_ns=between_ns)
+                b.launch("aten::bmm", kernel="g", host_ns=10_000, device_ns=product_ns, **BATCHED)
+            b.synchronize()
+    return b
+
+
+def test_the_upper_end_is_the_difference_to_a_program_with_a_fused_kernel(
+    found: Found, analyzed: Analyzed
+) -> None:
+    """Products that write their scores are slow: 2.1 GFLOPs each, in 6.2 µs at 35% of the peak."""
+    (finding,) = found(of_shapes(100_000, 300_000), RULE)
+    fused_ns = round(2 * 16 * 1024 * 64 * 1024 / (0.35 * 989.4e12) * 1e9)
+    before, after = (
+        sum(step.dur_ns for step in analyzed(b, RULE).summary.steps)
+        for b in (of_shapes(100_000, 300_000), of_shapes(fused_ns, 0, is_fused=True))
+    )
+    assert finding.cost.ns == 3 * 300_000
+    # In hundredths, and beside the microsecond from one kernel to the next.
+    assert finding.cost.high_ns == pytest.approx(before - after, abs=3 * 4_000)
+
+
+def test_products_as_fast_as_a_fused_kernel_stay(found: Found) -> None:
+    (finding,) = found(of_shapes(5_000, 300_000), RULE)
+    assert finding.cost.high_ns == finding.cost.ns
+
+
+def on_a_cpu(
+    between: tuple[str, ...] = ("aten::div", "aten::softmax"),
+    *,
+    around: str = "aten::matmul",
+    product_ns: int = 1_000_000,
+) -> TraceBuilder:
+    """Build steps of a layer of 4 FLOPs per ns, and of attention between views and casts."""
+    b = TraceBuilder(shapes=True, device_names=())
+    layer: dict[str, Any] = {"dims": [[1024, 512], [512, 1024]], "types": ["float"] * 2}
+    product: dict[str, Any] = {"dims": [[16, 128, 64], [16, 64, 128]], "types": ["float"] * 2}
+    for _ in range(3):
+        with b.step():
+            b.compute("aten::mm", 268_435_456, **layer)
+            with b.op(around):
+                b.compute("aten::bmm", product_ns, **product)
+                b.compute("aten::transpose", 1_000)
+                for name in between:
+                    with b.op(name, self_ns=19_000_000):
+                        # The number that a division is by is converted within it.
+                        b.compute(
+                            "aten::copy_" if name == "aten::div" else "aten::empty", 1_000_000
+                        )
+                b.compute("aten::_unsafe_view", 1_000)
+                b.compute("aten::bmm", product_ns, **product)
+    return b
+
+
+def test_on_a_cpu_it_costs_the_operators_between_the_products(found: Found) -> None:
+    (finding,) = found(on_a_cpu(product_ns=50_000_000), RULE)
+    assert finding.cost.per_step_ns == 2 * 20_000_000
+    # Each product of 33.6 MFLOPs takes 8.4 of 50 ms at the layer's rate, in hundredths.
+    assert finding.cost.high_ns == 3 * (40_000_000 + 2 * 50_000_000 * 83 // 100)
+    assert finding.confidence == "medium"
+    assert "runs as separate operators" in finding.message
+
+
+@pytest.mark.parametrize(
+    ("between", "around"),
+    [
+        (("aten::div", "aten::softmax", "aten::dropout"), "aten::matmul"),
+        (("aten::softmax",), "aten::_scaled_dot_product_attention_math"),
+        (("aten::sort", "aten::softmax"), "aten::matmul"),
+        (("aten::div",), "aten::matmul"),
+    ],
+)
+def test_a_cpu_has_no_fused_attention_for_it(
+    found: Found, between: tuple[str, ...], around: str
+) -> None:
+    assert found(on_a_cpu(between, around=around), RULE) == ()
 
 
 def test_a_model_of_transformers_is_loaded_with_fused_attention(found: Found) -> None:

@@ -57,6 +57,35 @@ def test_on_a_gpu_it_costs_nine_tenths_of_the_operators_and_python(found: Found)
     assert "`fused=True` to `torch.optim.SGD` (from torch 2.3 on)" in finding.fix
 
 
+def updating(*, host_ns: int, python_ns: int, device_ns: int) -> TraceBuilder:
+    """Build steps that wait for the update's 90 kernels, launched at some pace."""
+    b = TraceBuilder()
+    for _ in range(3):
+        with b.step():
+            b.compute("aten::mm", 200_000)
+            with b.annotation("Optimizer.step#SGD.step"):
+                for name in LOOP * 30:
+                    b.launch(name, kernel="elementwise", host_ns=host_ns, device_ns=device_ns)
+                    b.advance(python_ns)
+            b.synchronize()
+    return b
+
+
+@pytest.mark.parametrize("device_ns", [500, 4_000, 9_000])
+def test_it_costs_the_difference_to_a_program_with_a_tenth_of_the_host_time(
+    found: Found, analyzed: Analyzed, device_ns: int
+) -> None:
+    """Both programs are built, so that the difference owes nothing to a replay."""
+    slow = updating(host_ns=10_000, python_ns=1_000, device_ns=device_ns)
+    # Launched so fast, kernels follow each other, with a microsecond from one to the next.
+    fast = updating(host_ns=1_000, python_ns=0, device_ns=device_ns + 1_000)
+    slow_ns, fast_ns = (
+        sum(step.dur_ns for step in analyzed(b, RULE).summary.steps) for b in (slow, fast)
+    )
+    (finding,) = found(slow, RULE)
+    assert finding.cost.ns == pytest.approx(slow_ns - fast_ns, rel=0.05)
+
+
 def test_kernels_that_take_as_long_as_their_launches_remain(found: Found) -> None:
     b = training(device_ns=9_000, forward_ns=100_000)
     (finding,) = found(b, RULE)

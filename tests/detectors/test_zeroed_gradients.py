@@ -156,3 +156,42 @@ def test_fills_cost_the_host_time_of_their_launches_where_the_host_is_late(found
     assert finding.severity == "warning"
     assert finding.cost.per_step_ns == 30_000
     assert "takes 30.0 µs per step on the host and 100 ns per step on the GPU." in finding.message
+
+
+def training(*, is_cured: bool, host_ns: int, device_ns: int) -> TraceBuilder:
+    """Build steps of two passes that fill three gradients with zeros, or let go of them."""
+    b = TraceBuilder()
+    for _ in range(4):
+        with b.step():
+            with b.annotation(MARK):
+                for _ in range(0 if is_cured else 3):
+                    b.launch("aten::zero_", kernel="fill", host_ns=host_ns, device_ns=device_ns)
+            for is_first in (True, False):
+                for _ in range(3):
+                    b.launch("aten::mm", kernel="gemm", host_ns=9_000, device_ns=100_000)
+                    with b.op("torch::autograd::AccumulateGrad"):
+                        # Without zeros the first pass writes its gradients, and the second adds.
+                        if not (is_cured and is_first):
+                            b.launch(
+                                "aten::add_", kernel="add", host_ns=host_ns, device_ns=device_ns
+                            )
+            b.synchronize()
+    return b
+
+
+@pytest.mark.parametrize(("host_ns", "device_ns"), [(9_000, 30_000), (250_000, 2_000)])
+def test_it_costs_the_difference_to_the_cured_program(
+    found: Found, analyzed: Analyzed, host_ns: int, device_ns: int
+) -> None:
+    """Built twice, so that the difference owes nothing to a replay."""
+    problem, cured = (
+        training(is_cured=is_cured, host_ns=host_ns, device_ns=device_ns)
+        for is_cured in (False, True)
+    )
+    before_ns, after_ns = (
+        sum(step.dur_ns for step in analyzed(b, RULE).summary.steps) for b in (problem, cured)
+    )
+    (finding,) = found(problem, RULE)
+    assert found(cured, RULE) == ()
+    # A microsecond lies between two kernels, or between two operators of the host.
+    assert finding.cost.ns == pytest.approx(before_ns - after_ns, abs=4 * 6 * 1_000 + 8_000)

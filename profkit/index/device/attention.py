@@ -7,7 +7,7 @@ import numpy as np
 from profkit.dataclass import dataclass
 from profkit.index.columns import build_empty
 from profkit.index.device.elementwise import plain_copies
-from profkit.index.distinct import distinct
+from profkit.index.distinct import distinct, marked
 from profkit.index.host.nesting import CallTree
 from profkit.index.host.source import find_forward_of_backward
 from profkit.index.launches import Launches
@@ -25,6 +25,12 @@ _ELEMENTWISE: Final = regex(
 """Operators between the products: scale, mask, cast, dropout; ``copy_`` also for other layouts."""
 _MAX_BETWEEN: Final = 8
 """Most kernels on either side of the softmax: scale, position bias, mask, their casts, dropout."""
+_VIEW: Final = regex(
+    r"^(aten::(_?unsafe_view|_?reshape(_alias)?|view\w*|[tT]|transpose|permute|expand\w*|as_strided"
+    r"|select|slice|narrow|unbind|split\w*|chunk|unflatten|flatten|(un)?squeeze|detach|alias"
+    r"|resolve_\w+|result_type|empty\w*|resize_|to)|detach)$"
+)
+"""Operators that compute nothing."""
 
 
 @dataclass(frozen=True)
@@ -33,9 +39,10 @@ class Attentions:
 
     Attributes:
         softmax: The operator that launched the softmax of each. Shape ``(a,)``.
-        products: Rows of kernels of the products and of their backward passes.
-        between: Rows of kernels of the softmax, scale, mask, casts and dropout, and of their
-            backward passes.
+        products: Rows of kernels, or operators on a CPU, of the products and of their backward
+            passes.
+        between: Rows of those of the softmax, scale, mask, casts and dropout, and of their backward
+            passes.
         of_product: The attention of each of ``products``. Shape of ``products``.
         of_between: The attention of each of ``between``. Shape of ``between``.
     """
@@ -59,11 +66,30 @@ class Attentions:
         )
 
 
+def find_host_work(events: EventTable, tree: CallTree) -> Launches:
+    """Find the operators that compute on a CPU, each as work that it launches itself."""
+    is_op = events.category == Category.OP
+    is_named = np.zeros(len(events), dtype=np.bool_)
+    for pattern in (_PRODUCT, _SOFTMAX, _ELEMENTWISE):
+        is_named |= rows_named(events, pattern, Category.OP)
+
+    # A division by a number converts it first, within the operator: the outermost one computes.
+    is_inside = tree.enclosing(is_named) != NO_ROW
+    is_candidate = is_op & ~is_inside & ~rows_named(events, _VIEW, Category.OP)
+    parents = tree.enclosing(is_candidate)[is_candidate]
+    is_parent = marked(parents[parents != NO_ROW], len(events))[:-1]
+    rows = np.flatnonzero(is_candidate & (is_named | ~is_parent))
+    return Launches(rows, rows.astype(np.int32), rows.astype(np.int32))
+
+
 def find_attentions(events: EventTable, tree: CallTree, launches: Launches) -> Attentions:
     """Find each softmax with a batched product launched before and after it, on one thread.
 
     Between them only elementwise operators launch work, so that other uses of a softmax, such as a
     gate's or a loss's, are not attention.
+
+    Args:
+        launches: Of a device, or the :func:`find_host_work` of a CPU.
     """
     order = launches.in_order(events)
     op, lane = launches.op[order], events.lane[launches.launch[order]]
