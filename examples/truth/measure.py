@@ -104,7 +104,7 @@ PROGRAMS: Final = {
     "anomaly_detection": Programs.sized(
         "debug-left-on", "anomaly_detection", "WIDTH=256", "BATCH=64", n_steps=60
     ),
-    "saved_every_step": Programs.sized("blocking-checkpoint", "saved_every_step", "WIDTH=1024"),
+    "saved_every_step": Programs.sized("host-function", "saved_every_step", n_steps=250),
     "listed_arrays": Programs.sized("host-function", "listed_arrays"),
     "cleaned_every_step": Programs.sized("host-function", "cleaned_every_step", n_steps=20),
 }

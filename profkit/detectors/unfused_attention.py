@@ -220,7 +220,7 @@ def _scale_products(ctx: Context, rows: Rows) -> tuple[tuple[Rows, float], ...]:
     # A product may be several kernels.
     _, product, n_kernels = np.unique(ops, return_inverse=True, return_counts=True)
     product_ns = np.bincount(product, ctx.events.dur_ns[rows], len(n_kernels))[product]
-    rates = _peak_rates(ctx, rows, ops) if ctx.has_device_work else _host_rates(ctx, rows)
+    rates = _find_peak_rates(ctx, rows, ops) if ctx.has_device_work else _find_host_rates(ctx, rows)
     is_known = (rates > 0) & (flops[ops] > 0) & (product_ns > 0)
     rows = rows[is_known]
     # In hundredths, so that the replay has few factors.
@@ -228,16 +228,18 @@ def _scale_products(ctx: Context, rows: Rows) -> tuple[tuple[Rows, float], ...]:
     return tuple((rows[kept == share], share) for share in distinct(kept[kept < 1]).tolist())
 
 
-def _peak_rates(ctx: Context, rows: Rows, ops: Rows | Int32s) -> Float64s:
+def _find_peak_rates(ctx: Context, rows: Rows, ops: Rows | Int32s) -> Float64s:
     """Return FLOPs per nanosecond that a fused kernel reaches on the device of each kernel."""
     kind = np.full(len(ctx.events), UNKNOWN)
     kind[ctx.op_work.rows] = ctx.op_work.kind
     devices = device_of(ctx.events, rows)
+
     rates = np.zeros(len(rows))
     for place, (row, op) in enumerate(zip(rows.tolist(), ops.tolist(), strict=True)):
         peak = ctx.peak_of(int(devices[place]))
         if peak is None or kind[op] == UNKNOWN:
             continue
+
         name = ctx.op_work.kinds[kind[op]]
         kernel_name = ctx.events.name_of(row)
         precision: Precision | None = (
@@ -247,17 +249,19 @@ def _peak_rates(ctx: Context, rows: Rows, ops: Rows | Int32s) -> Float64s:
     return rates
 
 
-def _host_rates(ctx: Context, rows: Rows) -> Float64s:
+def _find_host_rates(ctx: Context, rows: Rows) -> Float64s:
     """Return the FLOPs per nanosecond of the program's fastest products, for each of some."""
     work = ctx.op_work
     is_large = work.flops > 0
     if not is_large.any():
         return np.zeros(len(rows))
+
     shapes = np.stack((ctx.events.input_dims.at(work.rows), ctx.events.name[work.rows], work.kind))
     _, group = np.unique(shapes[:, is_large], axis=1, return_inverse=True)
     group = group.reshape(-1)
     flops = np.bincount(group, work.flops[is_large])
     spent_ns = np.bincount(group, ctx.events.dur_ns[work.rows[is_large]])
+
     is_telling = flops >= _MIN_RATE_SHARE * flops.sum()
     rate = (flops / np.maximum(spent_ns, 1))[is_telling].max(initial=0.0)
     return np.full(len(rows), rate)

@@ -146,9 +146,10 @@ def test_without_operators_it_is_skipped(analyzed: Analyzed, device_alone: Trace
 BATCHED: dict[str, Any] = {"dims": [[16, 1024, 64], [16, 64, 1024]], "types": ["c10::BFloat16"] * 2}
 
 
-def of_shapes(product_ns: int, between_ns: int, *, is_fused: bool = False) -> TraceBuilder:
+def build_of_shapes(product_ns: int, between_ns: int, *, is_fused: bool = False) -> TraceBuilder:
     """Build steps of a projection and attention by hand, or of one fused kernel, in bfloat16."""
     b = TraceBuilder(shapes=True)
+
     for _ in range(3):
         with b.step():
             b.launch("aten::add", kernel="add", host_ns=10_000, device_ns=900_000)
@@ -166,11 +167,11 @@ def test_the_upper_end_is_the_difference_to_a_program_with_a_fused_kernel(
     found: Found, analyzed: Analyzed
 ) -> None:
     """Products that write their scores are slow: 2.1 GFLOPs each, in 6.2 µs at 35% of the peak."""
-    (finding,) = found(of_shapes(100_000, 300_000), RULE)
+    (finding,) = found(build_of_shapes(100_000, 300_000), RULE)
     fused_ns = round(2 * 16 * 1024 * 64 * 1024 / (0.35 * 989.4e12) * 1e9)
     before, after = (
         sum(step.dur_ns for step in analyzed(b, RULE).summary.steps)
-        for b in (of_shapes(100_000, 300_000), of_shapes(fused_ns, 0, is_fused=True))
+        for b in (build_of_shapes(100_000, 300_000), build_of_shapes(fused_ns, 0, is_fused=True))
     )
     assert finding.cost.ns == 3 * 300_000
     # In hundredths, and beside the microsecond from one kernel to the next.
@@ -178,11 +179,11 @@ def test_the_upper_end_is_the_difference_to_a_program_with_a_fused_kernel(
 
 
 def test_products_as_fast_as_a_fused_kernel_stay(found: Found) -> None:
-    (finding,) = found(of_shapes(5_000, 300_000), RULE)
+    (finding,) = found(build_of_shapes(5_000, 300_000), RULE)
     assert finding.cost.high_ns == finding.cost.ns
 
 
-def on_a_cpu(
+def build_on_cpu(
     between: tuple[str, ...] = ("aten::div", "aten::softmax"),
     *,
     around: str = "aten::matmul",
@@ -192,6 +193,7 @@ def on_a_cpu(
     b = TraceBuilder(shapes=True, device_names=())
     layer: dict[str, Any] = {"dims": [[1024, 512], [512, 1024]], "types": ["float"] * 2}
     product: dict[str, Any] = {"dims": [[16, 128, 64], [16, 64, 128]], "types": ["float"] * 2}
+
     for _ in range(3):
         with b.step():
             b.compute("aten::mm", 268_435_456, **layer)
@@ -210,7 +212,7 @@ def on_a_cpu(
 
 
 def test_on_a_cpu_it_costs_the_operators_between_the_products(found: Found) -> None:
-    (finding,) = found(on_a_cpu(product_ns=50_000_000), RULE)
+    (finding,) = found(build_on_cpu(product_ns=50_000_000), RULE)
     assert finding.cost.per_step_ns == 2 * 20_000_000
     # Each product of 33.6 MFLOPs takes 8.4 of 50 ms at the layer's rate, in hundredths.
     assert finding.cost.high_ns == 3 * (40_000_000 + 2 * 50_000_000 * 83 // 100)
@@ -230,7 +232,7 @@ def test_on_a_cpu_it_costs_the_operators_between_the_products(found: Found) -> N
 def test_a_cpu_has_no_fused_attention_for_it(
     found: Found, between: tuple[str, ...], around: str
 ) -> None:
-    assert found(on_a_cpu(between, around=around), RULE) == ()
+    assert found(build_on_cpu(between, around=around), RULE) == ()
 
 
 def test_a_model_of_transformers_is_loaded_with_fused_attention(found: Found) -> None:

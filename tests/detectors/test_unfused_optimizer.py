@@ -57,7 +57,7 @@ def test_on_a_gpu_it_costs_nine_tenths_of_the_operators_and_python(found: Found)
     assert "`fused=True` to `torch.optim.SGD` (from torch 2.3 on)" in finding.fix
 
 
-def updating(*, host_ns: int, python_ns: int, device_ns: int) -> TraceBuilder:
+def build_updates(*, host_ns: int, python_ns: int, device_ns: int) -> TraceBuilder:
     """Build steps that wait for the update's 90 kernels, launched at some pace."""
     b = TraceBuilder()
     for _ in range(3):
@@ -76,9 +76,9 @@ def test_it_costs_the_difference_to_a_program_with_a_tenth_of_the_host_time(
     found: Found, analyzed: Analyzed, device_ns: int
 ) -> None:
     """Both programs are built, so that the difference owes nothing to a replay."""
-    slow = updating(host_ns=10_000, python_ns=1_000, device_ns=device_ns)
+    slow = build_updates(host_ns=10_000, python_ns=1_000, device_ns=device_ns)
     # Launched so fast, kernels follow each other, with a microsecond from one to the next.
-    fast = updating(host_ns=1_000, python_ns=0, device_ns=device_ns + 1_000)
+    fast = build_updates(host_ns=1_000, python_ns=0, device_ns=device_ns + 1_000)
     slow_ns, fast_ns = (
         sum(step.dur_ns for step in analyzed(b, RULE).summary.steps) for b in (slow, fast)
     )

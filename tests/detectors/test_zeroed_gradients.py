@@ -158,14 +158,16 @@ def test_fills_cost_the_host_time_of_their_launches_where_the_host_is_late(found
     assert "takes 30.0 µs per step on the host and 100 ns per step on the GPU." in finding.message
 
 
-def training(*, is_cured: bool, host_ns: int, device_ns: int) -> TraceBuilder:
+def build_training(*, is_cured: bool, host_ns: int, device_ns: int) -> TraceBuilder:
     """Build steps of two passes that fill three gradients with zeros, or let go of them."""
     b = TraceBuilder()
+
     for _ in range(4):
         with b.step():
             with b.annotation(MARK):
                 for _ in range(0 if is_cured else 3):
                     b.launch("aten::zero_", kernel="fill", host_ns=host_ns, device_ns=device_ns)
+
             for is_first in (True, False):
                 for _ in range(3):
                     b.launch("aten::mm", kernel="gemm", host_ns=9_000, device_ns=100_000)
@@ -185,7 +187,7 @@ def test_it_costs_the_difference_to_the_cured_program(
 ) -> None:
     """Built twice, so that the difference owes nothing to a replay."""
     problem, cured = (
-        training(is_cured=is_cured, host_ns=host_ns, device_ns=device_ns)
+        build_training(is_cured=is_cured, host_ns=host_ns, device_ns=device_ns)
         for is_cured in (False, True)
     )
     before_ns, after_ns = (
