@@ -280,6 +280,21 @@ class HostPeak:
 
 
 @dataclass(frozen=True)
+class WorkerRestarts:
+    """How long a program waits as a loader starts its workers anew, over the whole run.
+
+    Attributes:
+        frame: The source line that iterates over the loader.
+        n: Starts of workers after the first one.
+        ns: Time of these starts, and of the ends of all workers.
+    """
+
+    frame: Frame
+    n: int
+    ns: int
+
+
+@dataclass(frozen=True)
 class LiveMemory:
     """The memory of a monitored program over its steps.
 
@@ -297,6 +312,7 @@ class LiveMemory:
             None if syncs were not recorded.
         unexplained_per_step_bytes: Host memory growth per step that no leak explains, or None.
         host_peak: The peak of the process, if no end of a step shows it; else None.
+        worker_restarts: The loader that takes longest for new workers; None if none starts any.
         schema: Name and version of this layout.
     """
 
@@ -316,6 +332,7 @@ class LiveMemory:
     sync_sites: tuple[SyncSite, ...] | None = None
     unexplained_per_step_bytes: int | None = None
     host_peak: HostPeak | None = None
+    worker_restarts: WorkerRestarts | None = None
     schema: str = SCHEMA
 
     def to_pandas(self) -> "pd.DataFrame":

@@ -34,6 +34,7 @@ from profkit.present.limiters import (
     describe_job_limiter,
     find_candidates,
     find_job_limiter,
+    find_restart_finding,
     has_named_python,
     main_function,
     runs_short_operators,
@@ -145,7 +146,8 @@ def headline_sentences(report: Report) -> list[str]:
         remarks = [*on_job, *limiters]
         limiters = [describe_job_limiter(report, of_job)]
 
-    read = _fit(limiters, remarks, _what_to_do(diagnosis, of_job))
+    explained = find_restart_finding(report) if Cause.RESTARTS in diagnosis.causes else None
+    read = _fit(limiters, remarks, _what_to_do(diagnosis, of_job or explained))
     return read if diagnosis.is_incomplete else [*read, *cautions(report)]
 
 

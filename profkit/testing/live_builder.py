@@ -13,6 +13,7 @@ from profkit.model.live_memory import (
     MemorySample,
     MonitoringCost,
     SyncSite,
+    WorkerRestarts,
 )
 from profkit.readers.live_memory import encode_live
 
@@ -40,6 +41,7 @@ class LiveBuilder:
         step_definition: What ends a step, as in a recording.
         unexplained_per_step_bytes: Growth of the host's memory that no leak explains, or None.
         host_peak: The peak of the process, if no end of a step shows it.
+        worker_restarts: The loader that starts its workers anew, or None.
         slowing_ns: What each step takes more than the one before, of which the first takes 20 ms.
         own_ns: As much of each of these differences is profkit's own time.
     """
@@ -55,6 +57,7 @@ class LiveBuilder:
     step_definition: str = "optimizer"
     unexplained_per_step_bytes: int | None = None
     host_peak: HostPeak | None = None
+    worker_restarts: WorkerRestarts | None = None
     slowing_ns: int = 0
     own_ns: int = 0
     _leaks: list[Leak] = field(default_factory=list, repr=False)
@@ -92,6 +95,7 @@ class LiveBuilder:
             began_unix_us=self.began_unix_us,
             unexplained_per_step_bytes=self.unexplained_per_step_bytes,
             host_peak=self.host_peak,
+            worker_restarts=self.worker_restarts,
         )
 
     def write(self, path: str | Path) -> Path:

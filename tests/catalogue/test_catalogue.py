@@ -55,6 +55,7 @@ PUBLISHED = {
     "DAT005": "device-to-device-copies",
     "DAT006": "blocking-checkpoint",
     "DAT007": "batch-from-pieces",
+    "DAT008": "restarted-workers",
     "KER001": "launch-bound",
     "KER002": "float32-matmul",
     "KER003": "repeated-casts",

@@ -20,6 +20,7 @@ import contextlib
 import os
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
@@ -30,6 +31,7 @@ from profkit.capture.memory.monitor.step_boundaries import (
     StepBoundaries,
     StepSource,
 )
+from profkit.capture.memory.monitor.worker_starts import WorkerStarts
 from profkit.capture.process import (
     console,
     environment,
@@ -86,6 +88,7 @@ class StepMonitors:
     ) -> None:
         self.leak_monitor: LeakMonitor | None = None
         self.thread_calls = thread_calls
+        self.worker_starts = WorkerStarts()
         self._recorder = recorder
         self._make_leak_monitor = make_leak_monitor
         self.times = times
@@ -218,7 +221,8 @@ class StepFinder:
         if self._main_thread[0] != os.getpid():
             return None
         if monitor is not None:
-            return monitor.finish()
+            restarts = monitors.worker_starts.find_restarts()
+            return replace(monitor.finish(), worker_restarts=restarts)
         return None if monitors.thread_calls is None else monitors.thread_calls.finish()
 
     def finish(self, stopped_by: str = "") -> None:
@@ -256,8 +260,10 @@ class StepFinder:
         self._unhook["loaders"] = wrappers.replace_attribute(iterator, "__next__", fetch)
         if self._plan.monitor_memory:
             with_workers: Any = dataloader._MultiProcessingDataLoaderIter  # noqa: SLF001
+            end_timing = self._monitors.worker_starts.begin(with_workers)
             begin = wrappers.before(with_workers.__init__, note_iterator)
             self._unhook["workers"] = wrappers.replace_attribute(with_workers, "__init__", begin)
+            self._unhook["worker starts"] = end_timing  # what it has replaced is below the other
 
     def _on_program_profiler(self, name: str) -> None:
         """Yield to a profiler of the program, in any thread. The session ends itself."""

@@ -35,19 +35,36 @@ class RunSteps:
 
 def compare_with_run(ctx: Context) -> RunSteps | None:
     """Compare the recorded steps with those of the run; None where it was not monitored."""
-    live = ctx.live
+    n_steps, spent_ns = measure_run(ctx)
     starts_ns, ends_ns = windows(ctx)
-    if live is None or len(live.samples) == 0 or not len(starts_ns):
+    if not n_steps or not len(starts_ns):
         return None
 
-    first, last = live.samples[0], live.samples[-1]
-    n_steps = last.step - first.step
-    if n_steps <= 0:
-        return None
-    spent_ns = (last.ts_ns - last.own_ns) - (first.ts_ns - first.own_ns)
     mean_ns, lengths_ns = spent_ns / n_steps, ends_ns - starts_ns
     longest_ns = max(1, int(lengths_ns.max()))
     return RunSteps(n_steps, mean_ns, float(lengths_ns.mean()), mean_ns / longest_ns)
+
+
+def measure_run(ctx: Context) -> tuple[int, int]:
+    """Return the steps of a monitored run after the first sample of the memory, and their time.
+
+    Time that profkit takes and time without a core are no part of it.
+    """
+    live = ctx.live
+    if live is None or len(live.samples) == 0:
+        return 0, 0
+    first, last = live.samples[0], live.samples[-1]
+    spent_ns = (last.ts_ns - last.own_ns) - (first.ts_ns - first.own_ns)
+    return max(0, last.step - first.step), spent_ns
+
+
+def find_restart_share(ctx: Context) -> float:
+    """Return the share of a monitored run that starting a loader's workers anew takes."""
+    restarts = None if ctx.live is None else ctx.live.worker_restarts
+    n_steps, spent_ns = measure_run(ctx)
+    if restarts is None or not n_steps:
+        return 0.0
+    return min(1.0, restarts.ns / max(1, spent_ns))
 
 
 def is_mostly_elsewhere(ctx: Context) -> bool:

@@ -17,7 +17,12 @@ from profkit.present.limiters.lines import (
     runs_short_operators,
     spends_time_in_calls,
 )
-from profkit.present.limiters.loader import find_hidden_wait
+from profkit.present.limiters.loader import (
+    find_hidden_wait,
+    find_restart_finding,
+    find_restarts,
+    find_steps_share,
+)
 from profkit.present.limiters.start import find_cold_starts, find_other_steps
 from profkit.present.limiters.window import BUSY_MACHINE, Window, choose_window
 
@@ -32,6 +37,7 @@ __all__ = [
     "describe_job_limiter",
     "find_candidates",
     "find_job_limiter",
+    "find_restart_finding",
     "has_named_python",
     "main_function",
     "runs_short_operators",
@@ -47,13 +53,13 @@ def find_candidates(window: Window | None) -> Iterator[Candidate]:
     """
     if window is None:
         return
-    hidden = find_hidden_wait(window.report)
+    hidden, restarts = find_hidden_wait(window.report), find_restarts(window.report)
+    steps_share = find_steps_share(window.report) * (1.0 if hidden is None else 1 - hidden.share)
     on_device = window.breakdown.on_device
     find_recorded = find_device_candidates if on_device else find_host_candidates
     for candidate in find_recorded(window):
-        yield candidate if hidden is None else candidate.in_longer_steps(1 - hidden.share)
-    if hidden is not None:
-        yield hidden
+        yield candidate.in_longer_steps(steps_share)
+    yield from (aside for aside in (hidden, restarts) if aside is not None)
     yield from find_cold_starts(window)
     other_steps = find_other_steps(window)
     if other_steps is not None:

@@ -28,6 +28,8 @@ class Cause(Enum):
     PYTHON = auto()
     """The host is in Python outside of operators, and no function is known."""
     DATA = auto()
+    RESTARTS = auto()
+    """The run waits for a loader's workers to start anew, between the recorded steps."""
     COMMUNICATION = auto()
     COPIES = auto()
     WAITING = auto()

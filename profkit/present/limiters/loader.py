@@ -2,12 +2,15 @@
 
 from typing import Final
 
+from profkit.model.finding import Finding
 from profkit.model.report import Report
 from profkit.names import visible
+from profkit.present.labels import at_place
 from profkit.present.limiters.candidates import MAJORITY, Candidate, Cause
 from profkit.units import format_ns, format_share
 
 _STARVED: Final = "starved-by-loader"
+_RESTARTED: Final = "restarted-workers"
 
 
 def find_hidden_wait(report: Report) -> Candidate | None:
@@ -25,6 +28,31 @@ def find_hidden_wait(report: Report) -> Candidate | None:
             )
             return Candidate(Cause.DATA, share, sentence)
     return None
+
+
+def find_restarts(report: Report) -> Candidate | None:
+    """Return that the run waits for a loader's workers to start anew; None if it does not."""
+    restarts = find_restart_finding(report)
+    share = None if restarts is None else restarts.evidence.get("run_share")
+    if restarts is None or not isinstance(share, float):
+        return None
+    sentence = (
+        f"Starting the loader's workers anew takes {format_share(share)} of the run"
+        f"{at_place(restarts)}."
+    )
+    return Candidate(Cause.RESTARTS, share, sentence)
+
+
+def find_restart_finding(report: Report) -> Finding | None:
+    """Return the finding on workers that start anew, or None."""
+    return next((finding for finding in report.findings if finding.name == _RESTARTED), None)
+
+
+def find_steps_share(report: Report) -> float:
+    """Return how much of a run steps like the recorded ones take, if workers start anew in it."""
+    restarts = find_restart_finding(report)
+    share = None if restarts is None else restarts.evidence.get("steps_share")
+    return share if isinstance(share, float) else 1.0
 
 
 def describe_loader_function(report: Report) -> str:
