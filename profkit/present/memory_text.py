@@ -417,8 +417,11 @@ def _describe_past_growth(memory: MemorySummary) -> str:
     if is_over:
         text = f"host memory has hardly grown since step {format_count(last)}"
 
+    # Free blocks need not be resident: what is allocated now is no part of them.
     free = [step.heap_free_bytes for step in measured if step.heap_free_bytes is not None]
-    freed = min(free[-1] - free[0], grown) if free else 0
+    allocated = [step.heap_bytes for step in measured if step.heap_bytes is not None]
+    allocated_more = max(allocated[-1] - allocated[0], 0) if allocated else 0
+    freed = min(free[-1] - free[0], grown - allocated_more) if free else 0
     if freed < _MIN_FREED_SHARE * grown:
         return text
     return f"{text}; {format_bytes(freed)} of the growth is freed memory that C's allocator keeps"
