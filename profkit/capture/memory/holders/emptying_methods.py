@@ -1,5 +1,6 @@
 """Finds the method by which an object empties what it has collected, as a metric's ``reset``."""
 
+import dis
 import types
 from collections.abc import Sequence
 from typing import Final
@@ -14,6 +15,10 @@ from profkit.capture.memory.holders.containers import find_key
 
 _BEGINNINGS: Final = ("reset", "clear", "empty")
 """How the names of methods begin that empty an object."""
+_REMOVALS: Final = frozenset({"clear", "pop", "popleft", "popitem", "remove", "truncate", "zero_"})
+"""Methods of what an attribute holds by which it is emptied."""
+_STORES: Final = frozenset({"STORE_ATTR", "DELETE_ATTR"})
+_OF_SUBSCRIPTS: Final = frozenset({"STORE_SUBSCR", "DELETE_SUBSCR", "STORE_SLICE"})
 _OF_METRICS: Final = "torchmetrics"
 """The library whose ``Metric.reset`` empties all states, which it finds by their names."""
 
@@ -43,7 +48,21 @@ def _find_method(cls: type, attribute: str) -> str:
         for name, method in class_namespace(base).items():
             if type(method) is not types.FunctionType or not name.startswith(_BEGINNINGS):
                 continue
-            # One that calls ``__init__`` begins anew.
-            if is_metric or {attribute, "__init__"} & set(method.__code__.co_names):
+            if is_metric or _empties(method.__code__, attribute):
                 return name
     return ""
+
+
+def _empties(code: types.CodeType, attribute: str) -> bool:
+    """Tell whether a method empties an attribute, or only reads it, as ``Queue.empty`` does."""
+    names = set(code.co_names)
+    # One that calls ``__init__`` begins anew.
+    if attribute not in names or "__init__" in names:
+        return "__init__" in names
+    if names & _REMOVALS:
+        return True
+
+    return any(
+        (step.opname in _STORES and step.argval == attribute) or step.opname in _OF_SUBSCRIPTS
+        for step in dis.get_instructions(code)
+    )

@@ -1,5 +1,6 @@
 """A container's limit, and how it is emptied, are read in the program's source and classes."""
 
+import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -85,6 +86,31 @@ def test_the_method_that_empties_an_attribute_is_found(
 ) -> None:
     (chain,) = of(world(METRIC.format(name=name, attribute=attribute)))
     assert chain.emptied_by == method
+
+
+@pytest.mark.parametrize(
+    ("body", "method"),
+    [
+        ("return not self.hits", ""),
+        ("print(self.hits[0])", ""),
+        ("self.other = self.hits", ""),
+        ("self.hits = []", "empty"),
+        ("del self.hits[:]", "empty"),
+        ("self.__init__()", "empty"),
+    ],
+)
+def test_a_method_that_only_reads_an_attribute_does_not_empty_it(
+    world: World, body: str, method: str
+) -> None:
+    source = METRIC.replace("self.{attribute}.clear()", body)
+    (chain,) = of(world(source.format(name="empty")))
+    assert chain.emptied_by == method
+
+
+def test_a_queue_is_not_emptied_by_asking_whether_it_is_empty() -> None:
+    waiting: asyncio.Queue[int] = asyncio.Queue()
+    entries = vars(waiting)["_queue"]
+    assert find_emptying_method([waiting, vars(waiting), entries]) == ""
 
 
 def test_all_states_of_a_metric_of_torchmetrics_are_emptied_by_reset() -> None:
