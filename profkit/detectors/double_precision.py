@@ -9,7 +9,8 @@ Why it matters:
     twice as many bytes. On a CPU a vector unit holds half as many of these numbers: products were
     measured to take 2.1 times as long, large convolutions 3 to 4 times, small ones as long (torch
     2.13). GeForce and other GPUs without fast float64 have a 32nd or 64th of their units for it.
-    The cost is a replay in which the operators take half as long, or on such GPUs that part.
+    The cost is a replay in which they take half as long, on a CPU with all other operators in
+    float64, or on such GPUs that part.
 
 How to fix it:
     Convert the data to float32 where it is loaded, and leave out the ``.double()`` of the model.
@@ -99,6 +100,9 @@ class Thresholds:
 _PRODUCTS: Final = regex(
     r"^aten::(mm|addmm_?|bmm|baddbmm_?|mv|addmv_?|dot|convolution(_backward)?)$"
 )
+_OPERATORS: Final = regex(r"^aten::(?!to$|_to_copy$|copy_$)")
+_MIN_WORK_NS: Final = 10_000
+"""Shorter operators spend most of their time on their call, which no type makes faster."""
 _DOUBLE: Final = ("double", "c10::complex<double>")
 _RATIOS: Final = {
     (5, 0): 1 / 32, (5, 2): 1 / 32, (6, 1): 1 / 32, (7, 5): 1 / 32, (8, 6): 1 / 64, (8, 9): 1 / 64,
@@ -123,7 +127,8 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     on_cpu = select_on_cpu(ctx, rows)
     work, launching = ctx.launched_by(rows)
     ratio, slow_work = _select_slow_work(ctx, work)
-    change = ProgramChange(scaled=((on_cpu, thresholds.assumed_kept_share), (slow_work, ratio)))
+    converted = _find_converted(ctx, on_cpu)
+    change = ProgramChange(scaled=((converted, thresholds.assumed_kept_share), (slow_work, ratio)))
     saving = measure_saving(ctx, change, "estimate")
     if not saving.reaches(thresholds.min_saved_share):
         return
@@ -148,6 +153,17 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
         evidence={"spent_ns": spent.total_ns, "ratio": ratio},
         spans=spent.pairs(),
     )
+
+
+def _find_converted(ctx: Context, products: Rows) -> Rows:
+    """Find all operators that a CPU computes in float32 with the data of some products."""
+    if not len(products):
+        return products
+    rows = find_rows(ctx, _OPERATORS, Category.OP)
+    rows = select_on_cpu(ctx, rows[are_of_types(ctx, rows, _DOUBLE)])
+
+    is_long = ctx.events.dur_ns[rows] >= _MIN_WORK_NS
+    return outermost_calls(ctx.events, ctx.tree, united(products, rows[is_long]))
 
 
 def _select_slow_work(ctx: Context, work: Rows) -> tuple[float, Rows]:

@@ -63,6 +63,27 @@ def test_on_a_cpu_it_is_a_note_that_float32_takes_half_as_long(found: Found, ope
     assert "torch.from_numpy(x).float()" in finding.fix
 
 
+@pytest.mark.parametrize(
+    ("name", "kind", "other_ns", "saved_ns"),
+    [
+        ("aten::relu", "double", 1 * MS, MS // 2),
+        ("aten::relu", "float", 1 * MS, 0),
+        ("aten::relu", "double", 9_000, 0),
+        ("aten::copy_", "double", 1 * MS, 0),  # of the data, into another type
+    ],
+)
+def test_other_operators_of_the_type_are_half_as_long_too(
+    found: Found, name: str, kind: str, other_ns: int, saved_ns: int
+) -> None:
+    b = TraceBuilder(shapes=True, device_names=())
+    for _ in range(3):
+        with b.step():
+            b.compute("aten::mm", 4 * MS, dims=[[256, 64]], types=["double"])
+            b.compute(name, other_ns, dims=[[256, 64]], types=[kind])
+    (finding,) = found(b, RULE)
+    assert finding.cost.per_step_ns == 2 * MS + saved_ns
+
+
 def test_complex_numbers_of_two_doubles_count(found: Found) -> None:
     assert len(found(on_cpu(kind="c10::complex<double>"), RULE)) == 1
 
