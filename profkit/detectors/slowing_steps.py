@@ -74,17 +74,22 @@ class Thresholds:
 
     Attributes:
         min_steps_count: Minimum steps: of fewer, each part has too few to judge.
-        min_ratio: Minimum ratio of the last part's step time to the first part's. Caches and clocks
-            of a processor change step times by less.
-        max_jump_share: Maximum share of the growth between two parts: another program begins, or
-            the program itself does something else.
-        min_late_share: Minimum share of the growth in the second half: a processor gets hot soon.
+        min_ratio: Minimum ratio of the last part's step time to the first part's. Seven changes of
+            the 5% by which clocks and caches move step times amount to 1.43.
+        max_jump_share: Maximum share of the growth between two parts. Even of times that double
+            from part to part it is half; more is another program, or another phase of this one.
+        min_late_share: Minimum share of the growth in the second half. Of times that grow with the
+            square root of the steps it is 0.27; of less, as a processor that gets hot, the growth
+            ends.
+        warning_share: Share of the run that the growth takes from which it is a warning: as of
+            steps that take twice as long in the end.
     """
 
     min_steps_count: int = 100
     min_ratio: float = 1.5
     max_jump_share: float = 0.5
-    min_late_share: float = 0.3
+    min_late_share: float = 0.25
+    warning_share: float = 1 / 3
 
 
 _N_PARTS: Final = 8
@@ -119,6 +124,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     if leak is not None and (name := holder_name(leak)):
         fix += f" Look first at {quoted(name)}, which grows."
     yield INFO.finding(
+        severity="warning" if extra_share >= thresholds.warning_share else "note",
         confidence="medium",
         message=(
             f"Steps take longer and longer: {format_ns(round(first_ns))} in the first eighth of "

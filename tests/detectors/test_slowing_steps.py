@@ -30,6 +30,33 @@ def test_the_first_and_the_last_steps_are_named(found: Found) -> None:
     assert finding.cost.ns is None, "the recorded steps do not show it"
 
 
+@pytest.mark.parametrize(
+    ("slowing_ns", "severity"), [(100_000, "warning"), (45_000, "note"), (60_000, "warning")]
+)
+def test_it_is_a_warning_from_twice_the_step_time_on(
+    found: Found, slowing_ns: int, severity: str
+) -> None:
+    (finding,) = found(LiveBuilder(n_steps=400, n_samples=100, slowing_ns=slowing_ns), RULE)
+    assert finding.severity == severity
+
+
+@pytest.mark.parametrize(
+    "step_ns",
+    [
+        2.0 ** np.arange(0, 6, 0.03) * 10e6,  # doubles every 33 steps
+        1e6 * np.sqrt(np.arange(1.0, 201.0)),
+        np.linspace(10e6, 16e6, 200),
+    ],
+)
+def test_growth_of_any_form_that_goes_on_is_found(step_ns: np.ndarray) -> None:
+    assert is_growing(step_ns)
+
+
+def test_clocks_that_drift_for_a_while_are_not_growth() -> None:
+    """Each eighth of the run is 5% slower than the one before."""
+    assert not is_growing(np.repeat(1.05 ** np.arange(8), 25) * 10e6)
+
+
 def test_the_holder_of_what_grows_is_named(found: Found, watched: Watched) -> None:
     b = watched()
     b.n_samples, b.slowing_ns = 100, 200_000
