@@ -50,7 +50,7 @@ FAULTS: Final = {
     "data": Expected("COM004", (1,), line="time.sleep(20e-3 / BATCH)"),
     "hook": Expected("COM004", (1,), line="weights @ weights"),
     "metrics": Expected("COM004", (0,), line="ordered"),
-    "moving": Expected("COM004"),
+    "moving": Expected("COM004", line="time.sleep(15e-3)"),
     "uneven": Expected("COM005"),
     "crash": Expected("COM012", (1,), 1, line='raise ValueError("bad batch")'),
     "exit": Expected("COM012", (1,), 1, line="sys.exit(3)"),

@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, Dataset
 WIDTH = 256
 BATCH = 256
 PRODUCTS = 40
-"""Matrix products of a step, of half a millisecond each: five percent are two of them."""
+"""Matrix products of a step, half of what a rank computes in it: five percent of it are five."""
 
 N_STEPS = 60
 
@@ -59,7 +59,7 @@ def compute_loss(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
 
 def add_fault(step: int) -> None:
     if fault == "compute5" and slow:
-        multiply(PRODUCTS // 20 + 1)
+        multiply(PRODUCTS // 8)
     if fault == "compute50" and slow:
         multiply(PRODUCTS)
     if fault == "sleep5" and slow:
