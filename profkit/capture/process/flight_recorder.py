@@ -148,5 +148,8 @@ def _read_groups() -> dict[str, list[int]]:
     with contextlib.suppress(AttributeError, KeyError, TypeError, ValueError):
         world = sys.modules["torch.distributed"].distributed_c10d._world  # noqa: SLF001
         for group, ranks in dict(world.pg_group_ranks).items():
-            ranks_of_group[str(world.pg_names[group])] = sorted(int(rank) for rank in ranks)
+            # A group that this rank is no member of has a placeholder, without a name.
+            name = world.pg_names.get(group)
+            if name is not None:
+                ranks_of_group[str(name)] = sorted(int(rank) for rank in ranks)
     return ranks_of_group

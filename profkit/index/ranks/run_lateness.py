@@ -6,8 +6,10 @@ and profkit has added when its steps ended, how long it had no core in them, and
 itself.
 
 Ranks leave a collective together. By how much later one calls the next collective is what it has
-taken longer since. Several collectives may be called before the first of them is waited for, as for
-the buckets of a backward pass: they are late for one reason, and the last one counts.
+taken longer since, whatever group that one is in: ranks that come from different collectives may
+have waited for a slow transfer before. Several collectives may be called before the first of them
+is waited for, as for the buckets of a backward pass: they are late for one reason, and the last one
+counts.
 """
 
 from collections.abc import Iterator, Sequence
@@ -43,6 +45,9 @@ _MIN_LATE: Final = 0.3
 """Share of the steps in which any rank has to be late."""
 _MIN_STEPS_OF_TURN: Final = 3
 _MIN_CORRELATION: Final = 0.6
+_NEVER: Final = np.iinfo(np.int64).min
+_EARLY_PART: Final = 0.05
+"""The part of its lateness by which a rank may have come later from its collective before."""
 _MAX_EXACT: Final = 64
 """Ranks up to which one of them moves the median of all."""
 
@@ -54,11 +59,21 @@ class _Calls(NamedTuple):
         number: Ascending. Shape ``(k,)``.
         called_ns: When each was called.
         step: The number of the step in which that was.
+        follows: Whether the rank's call before, if any, was of the same group.
+        before: The place of that call among all calls of the rank, or -1.
+        next_ns: When the rank called its next collective, of any group; 0 after the last one.
+        next_step: The number of the step in which that was, or -1.
+        place: Its place among all calls of the rank. Shape ``(k,)``.
     """
 
     number: Int64s
     called_ns: Int64s
     step: Int64s
+    follows: Mask
+    before: Int64s
+    next_ns: Int64s
+    next_step: Int64s
+    place: Int64s
 
 
 @dataclass(frozen=True)
@@ -244,9 +259,9 @@ def find_run_lateness(
             groups.setdefault(group, {})[rank] = calls
 
     n_steps = max(step.first + len(step.ends_ns) for step in steps) + 2
-    late_of_group = [
-        _measure_group(calls, len(records), n_steps) for calls in groups.values() if len(calls) > 1
-    ]
+    several = [calls for calls in groups.values() if len(calls) > 1]
+    released_ns = _find_releases(several, len(records))
+    late_of_group = [_measure_group(calls, released_ns, n_steps) for calls in several]
     if not late_of_group:
         return None
 
@@ -343,43 +358,157 @@ def _list_calls(
             calls.setdefault(call.seq, call.created_ns)
 
     ends_ns = np.array(times.ends_ns, dtype=np.int64)
-    for group, calls in by_group.items():
-        number = np.array(sorted(calls), dtype=np.int64)
-        called_ns = np.array([calls[n] for n in number.tolist()], dtype=np.int64)
-        step = times.first + 1 + np.searchsorted(ends_ns, called_ns)
-        # Before the first end that is known, any number of steps may have ended.
-        step[called_ns < ends_ns[0]] = -1
-        step[called_ns > ends_ns[-1]] = -1
-        yield group, _Calls(number, called_ns - shift_ns, step)
+    numbers = [np.array(sorted(calls), dtype=np.int64) for calls in by_group.values()]
+    if not numbers:
+        return
+
+    # All calls of the rank in their order: what follows a collective may be of another group.
+    called = [
+        [calls[n] for n in number.tolist()]
+        for number, calls in zip(numbers, by_group.values(), strict=True)
+    ]
+    called_ns = np.concatenate(called).astype(np.int64)
+    group_number = np.repeat(np.arange(len(numbers)), list(map(len, numbers)))
+    step = times.first + 1 + np.searchsorted(ends_ns, called_ns)
+    # Before the first end that is known, any number of steps may have ended.
+    step[(called_ns < ends_ns[0]) | (called_ns > ends_ns[-1])] = -1
+
+    order = np.argsort(called_ns, kind="stable")
+    follows = np.ones(len(order), dtype=np.bool_)
+    follows[order[1:]] = group_number[order[1:]] == group_number[order[:-1]]
+    next_ns, next_step = np.zeros_like(called_ns), np.full_like(step, -1)
+    before = np.full_like(step, -1)
+    before[order[1:]] = order[:-1]
+    next_ns[order[:-1]] = called_ns[order[1:]] - shift_ns
+    next_step[order[:-1]] = step[order[1:]]
+
+    for i, (group, number) in enumerate(zip(by_group, numbers, strict=True)):
+        rows = np.flatnonzero(group_number == i)
+        yield (
+            group,
+            _Calls(
+                number,
+                called_ns[rows] - shift_ns,
+                step[rows],
+                follows[rows],
+                before[rows],
+                next_ns[rows],
+                next_step[rows],
+                rows,
+            ),
+        )
 
 
-def _measure_group(calls: dict[int, _Calls], n_ranks: int, n_steps: int) -> Float64s:
+def _find_releases(groups: Sequence[dict[int, _Calls]], n_ranks: int) -> list[Int64s]:
+    """Find when each rank could leave each of its collectives: when the last rank has called it.
+
+    Returns:
+        By rank, at the place of the call; :data:`_NEVER` of calls that are not known of all.
+    """
+    by_rank: list[dict[int, int]] = [{} for _ in range(n_ranks)]
+    for calls in groups:
+        common = _find_common(calls)
+        rows = {rank: np.searchsorted(calls[rank].number, common) for rank in calls}
+        last_ns = np.max([calls[rank].called_ns[rows[rank]] for rank in calls], axis=0)
+        for rank in calls:
+            places = calls[rank].place[rows[rank]].tolist()
+            by_rank[rank].update(zip(places, last_ns.tolist(), strict=True))
+
+    released_ns = []
+    for known in by_rank:
+        # The last element is the one before the first call.
+        values = np.full(max(known, default=-1) + 2, _NEVER)
+        values[list(known)] = list(known.values())
+        released_ns.append(values)
+    return released_ns
+
+
+def _find_common(calls: dict[int, _Calls]) -> Int64s:
+    """Find the numbers of the collectives that all ranks of a group have called."""
+    first, *others = (rank_calls.number for rank_calls in calls.values())
+    for number in others:
+        first = np.intersect1d(first, number)
+    return first
+
+
+def _measure_group(
+    calls: dict[int, _Calls], released_ns: Sequence[Int64s], n_steps: int
+) -> Float64s:
     """Measure how late each rank of a process group is in each step.
+
+    Args:
+        released_ns: As :func:`_find_releases` returns it.
 
     Returns:
         Nanoseconds, NaN of other ranks and steps. Shape ``(n_ranks, n_steps)``.
     """
-    late_ns = np.full((n_ranks, n_steps), np.nan)
-    members = list(calls)
-    common = calls[members[0]].number
-    for member in members[1:]:
-        common = np.intersect1d(common, calls[member].number)
-
+    late_ns = np.full((len(released_ns), n_steps), np.nan)
+    members, common = list(calls), _find_common(calls)
     rows = {member: np.searchsorted(calls[member].number, common) for member in members}
-    called_ns = np.array([calls[member].called_ns[rows[member]] for member in members])
-    steps = np.array([calls[member].step[rows[member]] for member in members])
+
+    def collect(name: str) -> Int64s:
+        return np.array([getattr(calls[member], name)[rows[member]] for member in members])
+
+    late_by_step = np.zeros((len(members), n_steps))
+    is_step_known = np.zeros(n_steps, dtype=np.bool_)
+    before_ns = np.array(
+        [released_ns[member][calls[member].before[rows[member]]] for member in members]
+    )
+    columns = map(collect, ("called_ns", "step", "follows", "next_ns", "next_step"))
+    for called_ns, step in _list_arrivals(before_ns, *columns):
+        is_step_known[step] = True
+        above_ns = _above_others(called_ns.astype(np.float64))
+        for place in range(len(members)):
+            late_by_step[place] += np.bincount(step, weights=above_ns[place], minlength=n_steps)
+
+    late_ns[members] = np.where(is_step_known, late_by_step, np.nan)
+    return late_ns
+
+
+def _list_arrivals(
+    before_ns: Int64s,
+    called_ns: Int64s,
+    steps: Int64s,
+    follows: Int64s,
+    next_ns: Int64s,
+    next_steps: Int64s,
+) -> Iterator[tuple[Int64s, Int64s]]:
+    """Yield when the ranks of a group arrived where it is known who made the others wait.
+
+    Args:
+        before_ns: When each could leave its collective before. All are by rank of the group and
+            call, shape ``(ranks, k)``.
+
+    Yields:
+        Times by rank, and the steps that they are in.
+    """
     # Ranks that count other steps are not compared.
     is_same = (steps == steps[0]).all(axis=0) & (steps[0] >= 0)
-    called_ns, step = called_ns[:, is_same], steps[0][is_same]
-    if not len(step):
-        return late_ns
+    if is_same.any():
+        is_fair = follows.all(axis=0) | _is_late_by_itself(called_ns, before_ns)
+        is_waited_for = _find_waited_for(called_ns[:, is_same], steps[0][is_same])
+        is_waited_for &= is_fair[is_same]
+        yield called_ns[:, is_same][:, is_waited_for], steps[0][is_same][is_waited_for]
 
-    is_waited_for = _find_waited_for(called_ns, step)
-    above_ns = _above_others(called_ns[:, is_waited_for].astype(np.float64))
-    for place, member in enumerate(members):
-        total_ns = np.bincount(step[is_waited_for], weights=above_ns[place], minlength=n_steps)
-        late_ns[member, step] = total_ns[step]
-    return late_ns
+    # Where ranks go on in other groups, they have left this collective together as well.
+    follows_next = np.ones(called_ns.shape[1], dtype=np.bool_)
+    follows_next[:-1] = follows[:, 1:].all(axis=0)
+    is_next = ~follows_next & (next_steps == next_steps[0]).all(axis=0) & (next_steps[0] >= 0)
+    if is_next.any():
+        yield next_ns[:, is_next], next_steps[0][is_next]
+
+
+def _is_late_by_itself(called_ns: Int64s, before_ns: Int64s) -> Mask:
+    """Return where the last rank could leave its collective before as early as the others.
+
+    One that came from another collective later may have waited for its transfer. Shape ``(k,)``.
+    """
+    place = np.arange(called_ns.shape[1])
+    last = called_ns.argmax(axis=0)
+    late_ns = called_ns[last, place] - called_ns.min(axis=0)
+    later_ns = before_ns[last, place] - before_ns.min(axis=0)
+    is_known = (before_ns != _NEVER).all(axis=0)
+    return np.asarray(is_known & (later_ns <= _EARLY_PART * late_ns))
 
 
 def _find_waited_for(called_ns: Int64s, step: Int64s) -> Mask:
