@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from profkit.engine.families.collectives.extra_time import find_extra_time
+from profkit.engine.families.collectives.extra_time import find_extra_time, list_place_times
 from profkit.engine.job_context import PlaceTime
 from profkit.model.location import Location
+from profkit.model.work_summary import FunctionSummary, SampledSummary
 
 MS = 1_000_000
 
@@ -82,3 +83,37 @@ def test_a_place_of_several_ranks_is_not_of_one_alone() -> None:
     ranks = ((place(164, 30 * MS),), (place(168, 50 * MS), place(45, 20 * MS)))
     later_ranks = ((place(168, 30 * MS),), (place(166, 30 * MS),))
     assert find_extra_time(job_of(*ranks, *later_ranks), 1, 10 * MS) == place(45, 20 * MS)
+
+
+def test_a_place_that_samples_list_as_well_as_a_rule_is_known_of_all_ranks() -> None:
+    report = build_report(sampled_line=49, found_line=49)
+    (at_line,) = [entry for entry in list_place_times(report) if entry.location is not None]
+    assert (at_line.ns, at_line.may_be_unlisted) == (70 * MS, False)
+    (at_line,) = list_place_times(build_report(sampled_line=None, found_line=49))
+    assert (at_line.ns, at_line.may_be_unlisted) == (70 * MS, True)
+
+
+def build_report(sampled_line: int | None, found_line: int) -> Any:  # noqa: ANN401  (what is read)
+    """Build what is read of a report with one sampled function, if any, and one finding."""
+    function = FunctionSummary(
+        location=Location(file="train.py", line=sampled_line, function=None),
+        n_samples=4,
+        time_ns=60 * MS,
+        share=0.5,
+        library="",
+    )
+    functions = () if sampled_line is None else (function,)
+    finding = SimpleNamespace(
+        locations=(Location(file="train.py", line=found_line, function=None),),
+        cost=SimpleNamespace(ns=70 * MS),
+        rule="PYT001",
+        name="host-function",
+    )
+    summary = SimpleNamespace(
+        steps=(None,),
+        regions=(),
+        lines=(),
+        critical_path=None,
+        sampled=SampledSummary(20 * MS, 40, functions, n_steps=1),
+    )
+    return SimpleNamespace(summary=summary, findings=(finding,))

@@ -174,7 +174,8 @@ def run_pairs(own_ms: Delays, transfer_ms: Callable[[int, int], float]) -> list[
         transfer_ms: What the transfer of a pair takes.
     """
     pairs = ((0, 1), (0, 2), (1, 2))
-    now_ns, ends = [NS] * 3, [[], [], []]
+    now_ns = [NS] * 3
+    ends: list[list[int]] = [[], [], []]
     calls: list[list[RecordedCall]] = [[], [], []]
     for step in range(N_STEPS):
         now_ns = [ns + round(MS * (5 + own_ms(rank, step))) for rank, ns in enumerate(now_ns)]

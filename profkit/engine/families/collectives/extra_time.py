@@ -14,6 +14,8 @@ from profkit.names import visible
 
 _ALONE: Final = 0.9
 """Part of the time of a place that the others lack, from which the rank is alone in it."""
+_MORE_OPS: Final = 1.03
+"""Ratio from which a rank runs more operators at a line: programs vary by a few."""
 _N_ERRORS: Final = 2
 """Standard errors by which a sampled time may be short."""
 _STARVED: Final = "starved-by-loader"
@@ -77,7 +79,7 @@ class _Extra(NamedTuple):
     def rank_key(self) -> tuple[bool, bool, bool, int]:
         """Return a key by which the best explanation is the largest."""
         has_line = self.place.location is not None
-        return has_line, self.is_alone, self.is_fitting, self.place.ns
+        return has_line, self.is_fitting, self.is_alone, self.place.ns
 
 
 def _compare(
@@ -96,7 +98,8 @@ def _compare(
     extra_ns = place.ns - round(statistics.median(times_ns))
     is_alone = not place.may_be_unlisted and place.ns - max(times_ns) >= _ALONE * place.ns
     most_ns = extra_ns + _N_ERRORS * place.error_ns * is_alone
-    is_fitting = place.n_ops == 0 if computes is False else place.n_ops > usual_ops
+    has_more_ops = place.n_ops > _MORE_OPS * usual_ops
+    is_fitting = place.n_ops == 0 if computes is False else has_more_ops
     return _Extra(replace(place, ns=extra_ns), most_ns, is_alone, is_fitting)
 
 
@@ -145,10 +148,13 @@ def list_place_times(report: Report) -> tuple[PlaceTime, ...]:
     # A place may be a line and have samples and findings: its longest time counts.
     longest: dict[object, PlaceTime] = {}
     n_ops = {_key(place): place.n_ops for place in places if place.n_ops}
+    # Of a rank that spends no time there, its lines or samples would have shown it.
+    listed = {_key(place) for place in places if not place.may_be_unlisted}
     for place in sorted(places, key=lambda place: -place.ns):
         if place.where:
             key = _key(place)
-            longest.setdefault(key, replace(place, n_ops=n_ops.get(key, 0)))
+            complete = replace(place, n_ops=n_ops.get(key, 0), may_be_unlisted=key not in listed)
+            longest.setdefault(key, complete)
     return tuple(longest.values())[:_MAX_PLACES]
 
 
