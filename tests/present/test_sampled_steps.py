@@ -83,6 +83,32 @@ def test_the_headline_names_a_function_or_a_wait(
 
 
 @pytest.mark.parametrize(
+    ("python_ms", "parts_ms", "first"),
+    [
+        # Longer than each part of a training step, though not than all of them together.
+        (4.2, (2.0, 2.0, 1.8), "torch.save(), called at train.py:9 in save, takes 42% of each"),
+        (3.0, (3.5, 2.0, 1.5), "Operators take 70% of each 10.0 ms step"),
+    ],
+)
+def test_a_function_is_named_before_a_sum_of_shorter_parts(
+    tmp_path: Path, python_ms: float, parts_ms: tuple[float, float, float], first: str
+) -> None:
+    forward_ms, backward_ms, optimizer_ms = parts_ms
+
+    def step(b: TraceBuilder) -> None:
+        b.advance(round(python_ms * MS))
+        b.compute("aten::mm", round(forward_ms * MS))
+        with b.op("autograd::engine::evaluate_function: MmBackward0"):
+            b.compute("aten::mm", round(backward_ms * MS))
+        with b.op("Optimizer.step#SGD.step"):
+            b.compute("aten::add_", round(optimizer_ms * MS))
+
+    saving = function("save", 9, 100, callee="torch.save", library="torch")
+    b = recording([saving], step, op_lines(aten__mm=20))
+    assert headline(report_of(tmp_path, b)).startswith(first)
+
+
+@pytest.mark.parametrize(
     ("callee", "library", "sentence"),
     [
         ("optimizer.step", "torch", "Python of torch, in optimizer.step(), called at train.py:20"),

@@ -35,14 +35,19 @@ _MIN_DIFFERENCE: Final = 0.01
 def find_host_candidates(window: Window) -> Iterator[Candidate]:
     """Yield what the host works on, and what it waits for."""
     whole, main = window.describe(), find_main_python(window)
+    function_share = 0.0
     if main is not None:
         line, function = main
         if _is_around_operators(window, function):
             yield Candidate(Cause.LIBRARY, line.share, _library_takes(function, line, whole))
         else:
+            function_share = line.share
             yield Candidate(Cause.FUNCTION, line.share, _takes(function, line, whole))
 
-    yield _describe_operators(window)
+    # Operators are the sum of a model, its backward pass and an optimizer, which a training step
+    # has in any case. A function that takes longer than each of them is what can be changed.
+    if function_share <= _find_largest_work(window):
+        yield _describe_operators(window)
 
     for kind, (cause, text) in _WAITS.items():
         part = window.find_part(kind)
@@ -58,6 +63,12 @@ def find_host_candidates(window: Window) -> Iterator[Candidate]:
         yield waiting
     elif python is not None:
         yield _describe_python(window, python)
+
+
+def _find_largest_work(window: Window) -> float:
+    """Return the largest share among operators, the backward pass and the optimizer."""
+    parts = window.breakdown.parts
+    return max((part.share for part in parts if part.kind in _WORK), default=0.0)
 
 
 def _describe_operators(window: Window) -> Candidate:
