@@ -152,7 +152,7 @@ def _report_text(notes: LoadNotes) -> Iterator[Finding]:
             confidence="high",
             message=(
                 f"The file goes on for {format_bytes(notes.n_unread_bytes)} after its events, with "
-                "a second list of events or another trace, which is in no figure."
+                "a second list of events or another trace, which was ignored."
             ),
             fix="Write each trace to a file of its own.",
         )
@@ -184,7 +184,7 @@ def _report_unfinished(ctx: Context) -> Iterator[Finding]:
         severity="note",
         confidence="high",
         message=(
-            f"{subject} no known end, because the profiler was stopped within{named} in no figure."
+            f"{subject} no known end, because the profiler was stopped within{named} not counted."
         ),
         fix="Stop the profiler between two steps, outside of operators and `record_function`.",
         n=n,
@@ -247,7 +247,7 @@ def _report_unknown(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
         message=(
             f"{format_count(n)} of {format_count(len(events))} events "
             f"({format_share(n / len(events))}) are of kinds that profkit does not know, and are "
-            f"in no figure{named}."
+            f"not counted{named}."
         ),
         fix=(
             "If they are work of a device, its busy and idle time are not in this report: look at "

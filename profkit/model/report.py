@@ -137,7 +137,7 @@ class Summary:
         recoverable_ns: Time of the window that fixes can save; time claimed by several findings is
             counted once.
         critical_path: The critical path of the steps, or None without events.
-        n_incomplete_steps: Steps that the window cut off; they are in no figure per step.
+        n_incomplete_steps: Steps that the window cut off; figures per step leave them out.
         sampled: Functions of the steps, or of a run without steps; None where nothing was sampled.
     """
 

@@ -28,7 +28,7 @@ GLOSSARY: Final[Mapping[str, Term]] = MappingProxyType(
         "step": Term(
             "one iteration of the training or inference loop: from one optimizer step, loader "
             'batch or `profkit.trace("…")` entry to the next. Where the host runs ahead of the '
-            "GPU, from the completion of one step to that of the next.",
+            "GPU, from the end of one step to the end of the next.",
             ("iteration time", "turn of the loop", "turn of a loop"),
         ),
         "per step": Term(
@@ -40,7 +40,7 @@ GLOSSARY: Final[Mapping[str, Term]] = MappingProxyType(
             ),
         ),
         "incomplete step": Term(
-            "a step that the recording's begin or end cut off. It is in no figure per step.",
+            "a step that the recording's begin or end cut off. Figures per step leave it out.",
         ),
         "region": Term(
             'a named range inside a step: a `profkit.trace("…")` inside another, or '
@@ -58,7 +58,7 @@ GLOSSARY: Final[Mapping[str, Term]] = MappingProxyType(
         "process group": Term("ranks that run collectives together; `ProcessGroup` in PyTorch."),
         "matched collective": Term(
             "a collective whose calls on all recorded ranks of its process group were found. Calls "
-            "that are not matched are in no figure.",
+            "that are not matched are not counted.",
         ),
         "transfer": Term(
             "the time of a collective from its start on the last rank to its end on all ranks. "

@@ -224,8 +224,8 @@ def matched_text(collectives: CollectivesSummary) -> str:
 
 
 def unmatched_texts(collectives: CollectivesSummary) -> list[str]:
-    """List how many calls are in no figure, by reason."""
+    """List how many calls are not counted, by reason."""
     return [
-        f"{counted(calls.n, 'call')} {_REASONS[calls.reason]}: in no figure"
+        f"{counted(calls.n, 'call')} {_REASONS[calls.reason]}: not counted"
         for calls in collectives.unmatched
     ]

@@ -63,7 +63,7 @@ def test_work_of_an_accelerator_in_another_form_is_reported(tmp_path: Path) -> N
     (finding,) = report(tmp_path, build_events()).health
     assert (finding.rule, finding.severity, finding.n) == ("PRF006", "warning", 5)
     assert finding.message == (
-        "5 of 10 events (50%) are of kinds that profkit does not know, and are in no figure, such "
+        "5 of 10 events (50%) are of kinds that profkit does not know, and are not counted, such "
         "as those of `NPU Hardware`."
     )
 
