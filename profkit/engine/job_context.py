@@ -322,9 +322,10 @@ class JobContext:
         # Who fails last of all has its peers killed, and its launcher kills who does not end.
         return tuple(spoke or own)
 
-    @cached_property
+    @property
     def _end_records(self) -> list[FlightRecord]:
         """What each rank wrote at the end of its program; empty unless all ranks did."""
+        # Unpacked anew each time, as all of them together are large.
         records = [self.last_records.get(report.rank) for report in self.ranks]
         ended = [record for record in records if record is not None and record.about.is_end]
         has_all = len(ended) == len(self.ranks) and self.ranks[0].has_trace
@@ -333,10 +334,11 @@ class JobContext:
     @cached_property
     def run_lateness(self) -> RunLateness | None:
         """How late the ranks are over the whole run; None where too little of it is known."""
-        if not self._end_records:
+        records = self._end_records
+        if not records:
             return None
         offset_ns = self.matches.clocks.offset_ns[self.matches.calls.clock]
-        return find_run_lateness(self._end_records, offset_ns.tolist())
+        return find_run_lateness(records, offset_ns.tolist())
 
     @cached_property
     def slow_stage(self) -> SlowStage | None:
