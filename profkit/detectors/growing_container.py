@@ -65,6 +65,8 @@ INFO = RuleInfo(
 )
 
 _PARAMETER: Final = ".Parameter"
+_BASE: Final = "._base"
+"""In the parts of a chain, the tensor that a view is of."""
 _IN_C: Final = "a callback in C"
 """In the parts of a chain, what a C library calls back, such as ``atexit``."""
 _EXIT_STACK: Final = "._exit_callbacks"
@@ -144,12 +146,22 @@ def _suggest_fix(leak: Leak) -> str:
     chain = main_chain(leak)
     if chain is not None and not chain.container and not chain.is_entry and holder_name(leak):
         return _suggest_attribute_fix(leak, chain)
+    return _suggest_container_fix(leak, chain)
+
+
+def _suggest_container_fix(leak: Leak, chain: Chain | None) -> str:
+    """Suggest what always fits a container: to empty it, or to store less in it."""
     limit = "keep only the last ones (`collections.deque(maxlen=100)`)"
     # No dict has a maximum length.
     if chain is not None and chain.container.lower().endswith("dict"):
         limit = "remove the oldest entry for each new one"
     move = "" if leak.device == "cpu" else ", or move them to the host with `.cpu()`"
     holder = quoted_holder(leak, "the container")
+    if chain is not None and _BASE in chain.parts:
+        return (
+            f"Store a `.detach().clone()` of each view in {holder} that is smaller than its tensor,"
+            f" so that the rest is freed; or {limit}{move}."
+        )
     return f"Clear {holder} after its tensors are used, or {limit}{move}."
 
 

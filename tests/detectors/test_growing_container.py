@@ -322,6 +322,15 @@ def test_objects_without_holder_are_of_the_line_that_makes_the_tensors(
             ),
         ),
         (
+            {},
+            Chain("frame", ("rows", "[9]", "._base", " in f at a.py:9"), "list", 9, "rows"),
+            (
+                "Store a `.detach().clone()` of each view in `rows` that is smaller than its "
+                "tensor, so that the rest is freed; or keep only the last ones "
+                "(`collections.deque(maxlen=100)`)."
+            ),
+        ),
+        (
             {"type": "torch.nn.parameter.Parameter"},
             Chain("instance", ("net", ".heads", "[9]", ".weight"), name="net.heads", is_entry=True),
             (
