@@ -43,7 +43,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from profkit.engine.families.collectives.pipelines import measure_waits
+from profkit.engine.families.collectives.pipelines import measure_stage_cost, measure_waits
 from profkit.rule import Finding, JobContext, RuleInfo, counted, dataclass, format_share, needs
 
 INFO = RuleInfo(
@@ -73,8 +73,7 @@ def detect(job: JobContext, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield a finding if the pipelines of a job have too few micro-batches."""
     what_if, n_steps = job.what_if, job.replay.n_steps
     n_stages = len(what_if.stages)
-    # What a slow stage makes the others wait for is one finding, and not about micro-batches.
-    if n_stages < 2 or not n_steps or job.slow_stage is not None:  # noqa: PLR2004  (no pipeline)
+    if n_stages < 2 or not n_steps:  # noqa: PLR2004  (no pipeline)
         return
 
     # The idle share with equal stages: (stages - 1) / (micro-batches + stages - 1).
@@ -86,6 +85,10 @@ def detect(job: JobContext, thresholds: Thresholds) -> Iterator[Finding]:
     bubble_ns = max(0.0, min(measure_waits(job, range(len(job.ranks))), even_ns))
     share = bubble_ns / what_if.recorded_ns
     if not n or min(share, expected) < thresholds.min_bubble_share:
+        return
+
+    # Where a slow stage costs more, what the others wait for is its finding, not micro-batches'.
+    if job.slow_stage is not None and measure_stage_cost(job, job.slow_stage) >= bubble_ns:
         return
 
     yield INFO.finding(

@@ -55,6 +55,15 @@ def test_it_is_silent_where_stages_wait_for_a_longer_one(found_in_job: FoundInJo
     assert found_in_job(program(16, last_ms=8), RULE) == ()
 
 
+@pytest.mark.parametrize(("last_ms", "rules"), [(3, ["COM006", "COM005"]), (12, ["COM005"])])
+def test_a_slow_stage_stands_for_the_waits_where_it_costs_more(
+    tmp_path: Path, last_ms: int, rules: list[str]
+) -> None:
+    job = program(3, last_ms=last_ms).write(tmp_path)
+    findings = analyze(job, select=["COM005", "COM006"]).findings
+    assert [finding.rule for finding in findings] == rules
+
+
 def test_it_is_silent_without_a_pipeline(found_in_job: FoundInJob) -> None:
     job = JobBuilder(3)
     for _ in range(3):

@@ -50,6 +50,12 @@ def measure_removal_saving(job: JobContext, slow: SlowStage) -> float:
     return max(0.0, min(job.what_if.saving_with(change), most_ns))
 
 
+def measure_stage_cost(job: JobContext, slow: SlowStage) -> float:
+    """Return what the job saves without what makes a stage slow, over all replayed steps."""
+    measure = measure_removal_saving if slow.has_more_work is False else measure_even_saving
+    return measure(job, slow)
+
+
 def measure_waits(job: JobContext, ranks: Sequence[int]) -> float:
     """Return how long ranks wait to receive, on average, over all replayed steps.
 
