@@ -100,15 +100,12 @@ class Thresholds:
             a few layers cuDNN may have found float32 faster each time; for many it has not.
         min_busy_share: Minimum share of the GPU's busy time. With less to save, precision is not
             worth giving up.
-        min_saved_share: Minimum share of the steps that a fix likely saves: with less, the host is
-            late, and precision is given up for nothing.
         warning_share: Share of the steps that a fix can save from which it is a warning.
     """
 
     min_kernel_ns: int = 10_000
     min_layer_kernels_count: int = 10
     min_busy_share: float = 0.05
-    min_saved_share: float = 0.001
     warning_share: float = 0.01
 
 
@@ -182,9 +179,6 @@ def _build_findings(
     # Without a known ratio the kernels are left out: then the cost is an upper bound.
     change = ProgramChange(scaled=((rows, 1 / _RATIO if is_fast else 0.0),))
     saving = measure_saving(ctx, change, "estimate" if is_fast else "upper-bound")
-    if not saving.likely_reaches(thresholds.min_saved_share):
-        return
-
     is_warning = is_fast and saving.severity(thresholds.warning_share) == "warning"
 
     locations = find_costliest_lines(ctx, kernels.op, events.dur_ns[rows])

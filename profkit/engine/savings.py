@@ -41,17 +41,14 @@ class MeasuredSaving:
         """Return whether it is at least a share of the windows, and not nothing."""
         return bool(self.cost.ns) and reaches_share(self.ctx, self.cost.ns, share)
 
-    def likely_reaches(self, share: float) -> bool:
-        """Return whether the likely saving is at least a share of the windows.
+    def severity(self, warning_share: float) -> Severity:
+        """Return ``warning`` if the likely saving is a share of the windows, else ``note``.
 
         Of an upper bound the lower end of the replay is likely: it keeps the recorded latencies.
         """
         likely_ns = self.cost.ns if self.cost.low_ns is None else self.cost.low_ns
-        return reaches_share(self.ctx, likely_ns, share)
-
-    def severity(self, warning_share: float) -> Severity:
-        """Return ``warning`` if the likely saving is a share of the windows, else ``note``."""
-        return "warning" if self.likely_reaches(warning_share) else "note"
+        is_warning = reaches_share(self.ctx, likely_ns, warning_share)
+        return "warning" if is_warning else "note"
 
     def finding(  # noqa: PLR0913  (the fields of a Finding that the rule provides)
         self,

@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 TAB = "data/plugin/profkit/index.html"
 HOSTILE = "<img src=x onerror=document.title='taken'>"
 SECTIONS = {
-    "Overview": "Findings",
+    "Overview": "Step time",
     "Findings": "DAT001",
     "Timeline": "events. Events too short",
     "What if": "Critical path",

@@ -89,10 +89,11 @@ def test_a_rule_whose_needs_are_not_met_is_skipped_with_a_reason_and_a_remedy(
 
 def test_every_need_of_a_rule_can_be_unmet_and_has_sentences_for_it(tmp_path: Path) -> None:
     # Some needs are met by an empty recording.
-    poor = [TraceBuilder(), TraceBuilder(), TraceBuilder()]
+    poor = [TraceBuilder() for _ in range(4)]
     poor[1].compute("CompiledFunction", 1_000)
     with poor[2].annotation("nccl:all_reduce"):
         poor[2].compute("c10d::allreduce_", 1_000)
+    poor[3].call("LaunchKernel", 1_000)
     contexts = [Context(load(b.write(tmp_path / f"{i}.json"))) for i, b in enumerate(poor)]
     for need in {need for rule in rules() for need in rule.INFO.needs} - {needs.TRACE}:
         unmet = {first_unmet(context, [need]) for context in contexts} - {None}
