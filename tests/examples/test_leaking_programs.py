@@ -64,6 +64,8 @@ def _measuring(environment: dict[str, str]) -> Iterator[Callable[[list[str]], li
                 env={
                     **os.environ,
                     "OMP_NUM_THREADS": "1",
+                    # On some processors MKL keeps buffers as large as its largest product.
+                    "MKL_DISABLE_FAST_MM": "1",
                     "CUDA_VISIBLE_DEVICES": "",
                     **environment,
                 },
