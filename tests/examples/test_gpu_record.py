@@ -260,8 +260,10 @@ def test_what_is_recorded_names_the_fault_at_its_line_and_the_cure_is_silent(
 ) -> None:
     text = (recorded / "truth.md").read_text()
     (row,) = [line for line in text.splitlines() if line.startswith(f"| `{NAME}` | line")]
-    words = ["growing-container", "at its line", "none", "no findings", "sound |"]
-    assert row.split(" | ")[2:] == words
+    *words, health = row.split(" | ")[2:]
+    assert words == ["growing-container", "at its line", "none", "no findings"]
+    # Other tests may take the processor meanwhile.
+    assert health in {"sound |", "busy-machine |"}
     assert "no GPU, torch" in text
     (owed,) = [line for line in text.splitlines() if line.startswith("Needs a CUDA GPU: ")]
     assert "`item_each_step`" in owed
