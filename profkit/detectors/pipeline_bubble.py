@@ -43,7 +43,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from profkit.engine.families.collectives.pipelines import measure_stage_cost, measure_waits
+from profkit.engine.families.collectives.pipelines import (
+    count_steps,
+    measure_stage_cost,
+    measure_waits,
+)
 from profkit.rule import Finding, JobContext, RuleInfo, counted, dataclass, format_share, needs
 
 INFO = RuleInfo(
@@ -116,9 +120,4 @@ def _count_micro_batches(job: JobContext) -> int:
     before, last = (np.array([number[rank] for rank in stages[i]]) for i in (-2, -1))
     is_between = np.isin(calls.peers[0], before) & np.isin(calls.peers[1], last)
     n = int((is_between & calls.is_kind(("receive",))).sum())
-    return round(n / len(last) / max(1, _count_steps(job)))
-
-
-def _count_steps(job: JobContext) -> int:
-    """Count the steps that every rank recorded."""
-    return min(len(recorded.report.summary.steps) for recorded in job.ranks)
+    return round(n / len(last) / max(1, count_steps(job)))

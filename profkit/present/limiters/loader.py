@@ -33,8 +33,8 @@ def find_hidden_wait(report: Report) -> Candidate | None:
 def find_restarts(report: Report) -> Candidate | None:
     """Return that the run waits for a loader's workers to start anew; None if it does not."""
     restarts = find_restart_finding(report)
-    share = None if restarts is None else restarts.evidence.get("run_share")
-    if restarts is None or not isinstance(share, float):
+    share = _read_share(restarts, "run_share")
+    if restarts is None or share is None:
         return None
     sentence = (
         f"Starting the loader's workers anew takes {format_share(share)} of the run"
@@ -50,9 +50,14 @@ def find_restart_finding(report: Report) -> Finding | None:
 
 def find_steps_share(report: Report) -> float:
     """Return how much of a run steps like the recorded ones take, if workers start anew in it."""
-    restarts = find_restart_finding(report)
-    share = None if restarts is None else restarts.evidence.get("steps_share")
-    return share if isinstance(share, float) else 1.0
+    share = _read_share(find_restart_finding(report), "steps_share")
+    return 1.0 if share is None else share
+
+
+def _read_share(finding: Finding | None, name: str) -> float | None:
+    """Return a share from a finding's evidence, which a report from a file may lack."""
+    share = None if finding is None else finding.evidence.get(name)
+    return share if isinstance(share, float) else None
 
 
 def describe_loader_function(report: Report) -> str:

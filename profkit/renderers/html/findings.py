@@ -151,9 +151,7 @@ def _read_lines(
     Where memory grows, it is noted which line allocates and which adds to what grows. With
     ``with_edited``, the latter is among the lines if it is near.
     """
-    is_near = with_edited and edited is not None and where.line is not None
-    distance = edited - where.line if is_near and edited and where.line else 0
-    also = edited if 0 < abs(distance) <= _MAX_APART else None
+    also = edited if with_edited and _are_near(where.line, edited) else None
     snippet = source_snippet(where, options.base, also=also)
     if snippet is None:
         return []
@@ -168,6 +166,11 @@ def _read_lines(
         kind = "edited" if is_edited else "marked" if allocates else ""
         lines.append({"number": number, "text": text, "kind": kind, "note": ", ".join(notes)})
     return lines
+
+
+def _are_near(line: int | None, other: int | None) -> bool:
+    """Return whether two lines, if both are known, are shown together."""
+    return line is not None and other is not None and abs(line - other) <= _MAX_APART
 
 
 def _build_growth_charts(number: int, grown: Growth | None) -> Iterator[dict[str, Any]]:

@@ -265,9 +265,10 @@ class Instruments:
 
     def can_trace_lines(self) -> bool:
         """Return whether the lines of Python's allocations are unknown, and affordable."""
-        wants_lines = not self.lines.is_enabled and self.host.growth.per_step is None
-        is_first = not self.host.were_containers_compared
-        return wants_lines and not is_first and self.clock.affords("lines")
+        are_unknown = not self.lines.is_enabled and self.host.growth.per_step is None
+        # Before that, the next scan of containers may find them for less.
+        is_last_way = self.host.were_containers_compared
+        return are_unknown and is_last_way and self.clock.affords("lines")
 
     def host_grows(self) -> bool:
         """Tell whether the host's memory grows beyond its tensors."""

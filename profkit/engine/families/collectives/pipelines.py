@@ -16,6 +16,11 @@ _MIN_EXPLAINED: Final = 0.5
 """Share of the extra time that a line has to explain."""
 
 
+def count_steps(job: JobContext) -> int:
+    """Count the steps that every rank recorded."""
+    return min(len(recorded.report.summary.steps) for recorded in job.ranks)
+
+
 def name_stage(job: JobContext, slow: SlowStage) -> str:
     """``Stage 1 (rank 1)``."""
     return f"Stage {slow.stage} ({the_ranks(list_numbers(job, slow))})"
@@ -74,8 +79,7 @@ def measure_waits(job: JobContext, ranks: Sequence[int]) -> float:
         total += union(begins, begins + waits[is_of_rank]).total_ns
 
     # Ranks may have recorded more steps than the replay has.
-    n_recorded = min(len(recorded.report.summary.steps) for recorded in job.ranks)
-    return total / max(1, len(ranks)) * job.replay.n_steps / max(1, n_recorded)
+    return total / max(1, len(ranks)) * job.replay.n_steps / max(1, count_steps(job))
 
 
 def measure_waits_for(job: JobContext, slow: SlowStage) -> float:
