@@ -36,6 +36,8 @@ HIDDEN: Final = ("torch", "torch._dynamo")
 
 SIGINT_AT_START: Final = signal.getsignal(signal.SIGINT)
 """What programs have: the server itself ignores Ctrl-C."""
+PATH_AT_START: Final = tuple(sys.path)
+"""Older versions of torch add a folder when they are imported."""
 
 
 class Hidden:
@@ -184,6 +186,7 @@ def run(program: Mapping[str, Any], seeds: Iterable[Callable[[], object]]) -> No
         seeds: Give generators of random numbers another state than the server's.
     """
     signal.signal(signal.SIGINT, SIGINT_AT_START)
+    sys.path[:] = PATH_AT_START
     os.environ.clear()
     os.environ.update(program["environment"])
     os.chdir(program["folder"])

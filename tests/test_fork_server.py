@@ -24,7 +24,7 @@ class Finder:
 asked = []
 sys.meta_path.insert(0, Finder())
 seen = {
-    "arguments": [sys.argv, sys.orig_argv[1:], sys.path, sys.flags.safe_path],
+    "arguments": [sys.argv, sys.orig_argv[1:], [*sys.path], sys.flags.safe_path],
     "main": [__name__, globals().get("__file__"), sys.modules["__main__"].__dict__ is globals()],
     "builtins": type(__builtins__).__name__,
     "folder": os.getcwd(),

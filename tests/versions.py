@@ -2,8 +2,8 @@
 
 Each combination has an environment of its own in ``build/versions``, so that a second run installs
 nothing but profkit: as a wheel, which is tested from a copy of the checkout without ``profkit``, as
-whoever installs a release has it. The table of the results is in CONTRIBUTING.md; a run writes the
-rows of what it tested.
+whoever installs a release has it. Tests of the package's own files are left out. The table of the
+results is in CONTRIBUTING.md; a run writes the rows of what it tested.
 
 Run: ``python tests/versions.py [--only 3.11/2.6.0/lowest ...] [--tests PATH ...]``
 """
@@ -215,7 +215,7 @@ def run_tests(environment: Path, tests: Sequence[str]) -> Outcome:
         "--dist",
         "loadfile",
         "-m",
-        "not slow",
+        "not slow and not checkout",
         "-p",
         "no:cacheprovider",
         "--junitxml",

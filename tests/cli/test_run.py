@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.capture.needs import needs_all_threads
 from tests.processes import Ended, start, start_forked
 
 GAN = """\
@@ -215,6 +216,7 @@ def test_without_an_optimizer_the_steps_are_dataloader_iterations(
     assert len(annotations(run.trace, "enumerate(DataLoader)")) == 3
 
 
+@needs_all_threads
 def test_without_steps_the_run_is_recorded_as_a_whole(ended: dict[str, Watched]) -> None:
     run = ended["no-steps"]
     assert run.code == 0, run.err
@@ -226,6 +228,22 @@ def test_without_steps_the_run_is_recorded_as_a_whole(ended: dict[str, Watched])
     assert (names.count("aten::cumsum"), names.count("aten::exp")) == (1, 5)
 
 
+def test_torch_that_records_one_thread_alone_says_why_a_run_without_steps_has_no_trace(
+    tmp_path: Path,
+) -> None:
+    program = """\
+from profkit.capture.recording import harmless_kinds
+harmless_kinds.all_threads_setting = lambda: None
+import torch
+print(torch.ones(3).sum())
+"""
+    ended = start_forked(tmp_path, "-m", "profkit", "run", "-c", program)
+    assert (ended.code, ended.out) == (0, "tensor(3.)\n")
+    assert "before a step was recorded, and this version of torch cannot record" in ended.err
+    assert not list(tmp_path.rglob("*.pt.trace.json.gz"))
+
+
+@needs_all_threads
 def test_operators_of_threads_are_recorded_and_time_of_child_processes(
     ended: dict[str, Watched],
 ) -> None:
@@ -291,7 +309,16 @@ def test_programs_that_cannot_be_run_are_usage_errors(
 
 
 def test_a_bug_in_the_report_leaves_the_exit_code_to_the_program(tmp_path: Path) -> None:
-    program = "import sys, torch, profkit.analysis.study as own; own.study = None; sys.exit(7)"
+    program = """\
+import sys, torch, profkit.analysis.study as own
+own.study = None
+weight = torch.nn.Parameter(torch.ones(8))
+optimizer = torch.optim.SGD([weight], 0.1)
+for _ in range(10):
+    weight.sum().backward()
+    optimizer.step()
+sys.exit(7)
+"""
     ended = start_forked(tmp_path, "-m", "profkit", "run", "-c", program)
     assert ended.code == 7
     assert "this is a bug in profkit" in ended.err

@@ -15,6 +15,7 @@ import pytest
 
 import profkit
 from profkit.readers.open import load
+from tests.capture.needs import HAS_GLOO_RECORDER
 
 LIMIT_S = 240
 
@@ -178,22 +179,25 @@ def test_two_ranks_record_the_same_steps_and_rank_0_reports_on_both(tmp_path: Pa
     assert sorted(job.out.splitlines()) == ["rank 0 is done", "rank 1 is done"]
     assert job.errors.count("profkit 0.") == 1, "one report"
     assert sorted(job.traces) == [0, 1]
-    assert len(job.dumps) == 4, "beside each trace, and at the end"
+    assert len(job.dumps) == (4 if HAS_GLOO_RECORDER else 2), "at the end, and beside each trace"
     assert step_names(job.traces[0]) == step_names(job.traces[1])
     assert not list(tmp_path.rglob(".ranks-*")), "nothing else is left"
 
     report = job.report
     assert report is not None
     assert (report["source"]["kind"], report["missing_ranks"]) == ("ranks", [])
-    assert report["collectives"]["matched_share"] == 1
-
     (group,) = [group for group in report["collectives"]["groups"] if group["kind"] == "all-reduce"]
-    assert (group["group"], group["ranks"]) == ("0", [0, 1])
-    assert group["bus_bytes_per_s"], "the FlightRecorder has sizes"
-
+    assert group["ranks"] == [0, 1]
     # A busy machine can stop rank 0 for longer than rank 1 sleeps, in a step or two.
     n_late = {rank["rank"]: rank["n"] for rank in group["last"]}
-    assert sum(n_late.values()) == len(report["summary"]["steps"])
+    if HAS_GLOO_RECORDER:
+        assert report["collectives"]["matched_share"] == 1
+        assert group["group"] == "0"
+        assert group["bus_bytes_per_s"], "the FlightRecorder has sizes"
+        assert sum(n_late.values()) == len(report["summary"]["steps"])
+    else:
+        # Calls are matched by their times, which leaves some of them open.
+        assert report["collectives"]["matched_share"] > 0.5
     assert group["last"][0]["rank"] == 1, n_late
     assert group["last"][0]["late_ns"] > n_late[1] * 25_000_000, "half of what it sleeps"
     assert not [finding for finding in report["findings"] if finding["rule"] == "COM003"]

@@ -3,6 +3,8 @@
 import ast
 from pathlib import Path
 
+import pytest
+
 from profkit import rule
 
 ROOT = Path(__file__).parents[2]
@@ -19,6 +21,7 @@ def names_from_door(path: Path) -> set[str]:
     }
 
 
+@pytest.mark.checkout
 def test_the_door_has_the_names_that_rules_import_and_no_others() -> None:
     assert set().union(*map(names_from_door, RULES)) == set(rule.__all__)
 

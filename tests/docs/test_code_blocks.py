@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -39,10 +40,18 @@ WITH_TESTS_OF_THEIR_OWN = {
 }
 NOT_RUN = {"docs/ranks.md"}
 """Its commands need a cluster, a job of eight ranks, or dumps of one that hangs."""
+
+
+def find_marks(page: str, command: str) -> Iterator[pytest.MarkDecorator]:
+    """Yield the marks of a command's test."""
+    if page != "README.md":
+        yield pytest.mark.slow
+    if command.startswith("pip "):
+        yield pytest.mark.checkout
+
+
 COMMANDS = {
-    command: pytest.param(
-        page, command, id=place, marks=[] if page == "README.md" else pytest.mark.slow
-    )
+    command: pytest.param(page, command, id=place, marks=list(find_marks(page, command)))
     for page in reversed(PAGES)
     for command, place in reversed(list(commands(page)))
 }

@@ -10,6 +10,8 @@ import pytest
 
 from tests.docs.blocks import ROOT, blocks
 
+pytestmark = pytest.mark.checkout
+
 COPIED = ("profkit", "docs", "examples", "traces", "tests", "README.md", "pyproject.toml")
 
 

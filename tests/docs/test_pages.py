@@ -52,6 +52,7 @@ def test_every_link_of_a_page_is_a_file(page: str) -> None:
     assert not missing
 
 
+@pytest.mark.checkout
 @pytest.mark.parametrize("page", WRITTEN)
 def test_every_file_that_a_page_names_exists(page: str) -> None:
     text = (ROOT / page).read_text(encoding="utf-8")
@@ -88,6 +89,7 @@ def test_the_page_on_export_lists_every_format() -> None:
     assert {renderer.INFO.name for renderer in renderers()} <= listed
 
 
+@pytest.mark.checkout
 def test_the_architecture_names_every_package_and_top_level_module() -> None:
     text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     table = re.findall(r"^\| \d+ \| (.+?) \|", text, re.MULTILINE)

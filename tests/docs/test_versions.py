@@ -77,6 +77,7 @@ def test_packages_that_are_installed_with_torch_are_not_pinned(
     assert list(versions._pins_beside(installed)) == ["numpy==2.4.6\n"]
 
 
+@pytest.mark.checkout
 def test_the_copy_that_is_tested_has_no_package_of_its_own(tmp_path: Path) -> None:
     copy = versions.copy_checkout(tmp_path / "checkout")
     assert (copy / "tests" / "versions.py").is_file()

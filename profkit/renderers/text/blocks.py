@@ -28,7 +28,7 @@ from profkit.present.document import (
     TableRow,
     TimeParts,
 )
-from profkit.renderers.text.tables import INDENT, TableLayout, fitted, grid
+from profkit.renderers.text.tables import INDENT, SpacedGrid, TableLayout, fitted
 from profkit.units import format_share
 
 _MIN_WIDTH_FOR_BARS: Final = 60
@@ -101,14 +101,14 @@ def _render_time_parts(block: TimeParts, width: int) -> Iterator[RenderableType]
     room = width - label_width - _TIME_WIDTH - _SHARE_WIDTH - INDENT - 2
     has_bars = width >= _MIN_WIDTH_FOR_BARS and room >= _MIN_BAR_WIDTH
 
-    table = grid()
-    table.add_column(no_wrap=has_bars, overflow="fold")
-    table.add_column(justify="right", width=_TIME_WIDTH)
-    table.add_column(justify="right", width=_SHARE_WIDTH)
-    table.add_column(no_wrap=True, overflow="crop")
+    table = SpacedGrid()
+    table.add_spaced_column(no_wrap=has_bars, overflow="fold")
+    table.add_spaced_column(justify="right", width=_TIME_WIDTH)
+    table.add_spaced_column(justify="right", width=_SHARE_WIDTH)
+    table.add_spaced_column(no_wrap=True, overflow="crop")
     for part in block.large:
         bar = Text(_bar(part, room) if has_bars else "", style=_PART_STYLE[part.kind])
-        table.add_row(part.label, part.time, format_share(part.share), bar)
+        table.add_spaced_row(part.label, part.time, format_share(part.share), bar)
 
     if block.large:
         yield Padding(table, (0, 0, 0, INDENT // 2))

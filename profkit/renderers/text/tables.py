@@ -2,7 +2,7 @@
 
 import io
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 from rich.cells import cell_len
 from rich.console import Console
@@ -41,15 +41,32 @@ def build_console(width: int, *, color: bool) -> Console:
     )
 
 
-def grid(*, show_header: bool = False, gap: int = 1) -> Grid:
-    """Return a table without rules, ``gap`` blanks between its columns."""
-    return Grid(
-        box=None,
-        padding=(0, gap, 0, 0),
-        pad_edge=False,
-        show_header=show_header,
-        header_style="bold",
-    )
+class SpacedGrid(Grid):
+    """A table without rules, with blanks between its columns.
+
+    The blanks are columns: before version 14.3, rich reserves room for the padding of the last
+    column and does not fill it, so that a table which just fits is cut.
+
+    Args:
+        gap: The number of blanks.
+    """
+
+    def __init__(self, *, gap: int = 1, show_header: bool = False) -> None:
+        super().__init__(
+            box=None, padding=0, pad_edge=False, show_header=show_header, header_style="bold"
+        )
+        self._gap = gap
+
+    def add_spaced_column(self, title: str = "", **options: Any) -> None:  # noqa: ANN401  (rich's)
+        """Add a column, and blanks before it unless it is the first."""
+        if self.columns:
+            self.add_column(width=self._gap)
+        self.add_column(title, **options)
+
+    def add_spaced_row(self, *cells: str | Text) -> None:
+        """Add a row with a cell for each column."""
+        first, *others = cells
+        self.add_row(first, *(part for cell in others for part in ("", cell)))
 
 
 def fitted(cell: Cell, width: int) -> str:
@@ -164,7 +181,7 @@ class TableLayout:
 
             line = self._build_line(column_width, end_width, gap)
             last = [Text(self._end(end, end_width), self.end_style)] if end_width and end else []
-            line.add_row("" if is_stacked else name, *figures, *last)
+            line.add_spaced_row("" if is_stacked else name, *figures, *last)
             whole.add_row(line)
             for text in below:
                 whole.add_row(Padding(Text(text, self.end_style), (0, 0, 0, INDENT)))
@@ -172,15 +189,15 @@ class TableLayout:
 
     def _build_line(
         self, name_width: int, end_width: int, gap: int, *, show_header: bool = False
-    ) -> Grid:
-        line = grid(show_header=show_header, gap=gap)
-        line.add_column(self.title, width=name_width, no_wrap=True, overflow="ellipsis")
+    ) -> SpacedGrid:
+        line = SpacedGrid(show_header=show_header, gap=gap)
+        line.add_spaced_column(self.title, width=name_width, no_wrap=True, overflow="ellipsis")
 
         for column, width in zip(self.columns, self.widths, strict=True):
             justify = "right" if column.is_figure else "left"
-            line.add_column(column.title, justify=justify, width=width, no_wrap=True)  # type: ignore[arg-type]
+            line.add_spaced_column(column.title, justify=justify, width=width, no_wrap=True)
 
         if end_width:
             title = middle_cut(self.end_title, end_width)
-            line.add_column(title, width=end_width, no_wrap=True, overflow="ellipsis")
+            line.add_spaced_column(title, width=end_width, no_wrap=True, overflow="ellipsis")
         return line

@@ -9,7 +9,7 @@ import contextlib
 import os
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from profkit.capture.memory.monitor.budget import Budget, BudgetSpent
@@ -45,6 +45,7 @@ from profkit.capture.memory.monitor.monitor_states import (
 from profkit.capture.memory.monitor.sampler import MAX_NODES
 from profkit.capture.memory.monitor.series import Lack
 from profkit.capture.process import console, environment, signals
+from profkit.capture.process.torch_features import shows_saved_tensors
 from profkit.model.live_memory import Leak, LiveMemory
 from profkit.units import format_bytes
 
@@ -345,7 +346,7 @@ class LeakMonitor:
             samples=tuple(sample.to_model() for sample in instruments.series.samples),
             leaks=classified.leaks,
             n_evaluated_steps=classified.n_steps,
-            not_measured=(*self._not_measured, *_describe_limits(instruments)),
+            not_measured=(*self._not_measured, *_describe_limits(instruments, classified.leaks)),
             cost=replace(cost, memory_bytes=instruments.live_tensors.most_bytes),
             torch=None if torch is None else str(torch.__version__),
             devices=tuple(environment.device_names()),
@@ -355,8 +356,8 @@ class LeakMonitor:
         )
 
 
-def _describe_limits(instruments: Instruments) -> list[str]:
-    """Return a sentence for each limit that was reached."""
+def _describe_limits(instruments: Instruments, leaks: Sequence[Leak]) -> list[str]:
+    """Return a sentence for each limit that was reached, and for what torch does not show."""
     sentences = []
     samples = instruments.series.samples
     exceeded = next((sample.step for sample in samples if Lack.NODES in sample.lacks), None)
@@ -375,6 +376,12 @@ def _describe_limits(instruments: Instruments) -> list[str]:
         sentences.append(
             "Tensors from before the first step are not counted: among so many objects the "
             "search for them would have taken too large a share of so short a run."
+        )
+
+    if any(leak.nodes_per_step for leak in leaks) and not shows_saved_tensors():
+        sentences.append(
+            "This version of torch does not show what autograd graphs save: tensors that a graph "
+            "retains may be reported as tensors in a container (MEM004 instead of MEM003)."
         )
 
     uncertain = instruments.sampler.workers.uncertain_per_step

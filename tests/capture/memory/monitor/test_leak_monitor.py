@@ -27,7 +27,12 @@ from profkit.capture.memory.holders import holder_chains
 from profkit.capture.memory.holders.autograd_graphs import GraphWalk, grad_fns_of
 from profkit.capture.memory.holders.search import Search
 from profkit.capture.memory.holders.untracked_containers import live_tensors
-from profkit.capture.memory.monitor import growth_inspections, leak_classifier, sampler
+from profkit.capture.memory.monitor import (
+    growth_inspections,
+    leak_classifier,
+    leak_monitor,
+    sampler,
+)
 from profkit.capture.memory.monitor.allocation_sites import AllocationSampler
 from profkit.capture.memory.monitor.budget import OVERDUE, Budget, Work
 from profkit.capture.memory.monitor.leak_classifier import Evidence
@@ -207,6 +212,16 @@ def test_stored_losses_are_reported_with_their_graph_nodes() -> None:
     assert leak.graph is not None
     # mean, square, two layers and a relu, and their two transposes; the leaves are shared.
     assert leak.nodes_per_step == pytest.approx(7, abs=1)
+
+
+@pytest.mark.parametrize("is_shown", [True, False])
+def test_growing_graphs_whose_saved_tensors_torch_does_not_show_are_said_to_be_unmeasured(
+    monkeypatch: pytest.MonkeyPatch, *, is_shown: bool
+) -> None:
+    monkeypatch.setattr(leak_monitor, "shows_saved_tensors", lambda: is_shown)
+    weight = torch.ones(100, requires_grad=True)
+    live = monitored(lambda _: KEPT.append((weight * 2).sum()))
+    assert ("what autograd graphs save" in " ".join(live.not_measured)) is not is_shown
 
 
 @pytest.mark.usefixtures("all_objects")
