@@ -1,11 +1,13 @@
 """Collect the Markdown pages of the repository for the documentation site.
 
-The pages keep their places, so that a link works both in the repository and on the site; a link to
-any other file leads to the repository. ``docs/index.md`` is the site's first page.
+The pages keep their places, so that a link works both in the repository and on the site. A link to
+any other file leads to the repository if the variable ``PROFKIT_REPOSITORY`` has its address, as in
+the workflow that publishes the site, and is text alone if not. ``docs/index.md`` is the first page.
 
 Run: ``python docs/site.py build/site-pages``, then ``mkdocs build``; ``make site`` does both.
 """
 
+import os
 import posixpath
 import re
 import shutil
@@ -14,7 +16,8 @@ from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).parents[1]
-REPOSITORY: Final = "https://github.com/profkit/profkit/blob/main/"
+REPOSITORY: Final = os.environ.get("PROFKIT_REPOSITORY", "")
+"""The address below which the files of the repository are, with a slash at its end."""
 PAGES: Final = (
     "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "docs/*.md", "docs/tutorials/*.md",
     "docs/recordings/*.md", "docs/reference/**/*.md", "examples/**/*.md", "traces/README.md",
@@ -22,7 +25,9 @@ PAGES: Final = (
 IMAGES: Final = "docs/images/*.[ps][nv]g"
 ASSETS: Final = ("docs/iframe-worker.js", "docs/site.css")
 HOME: Final = ("docs/index.md", "index.md")
-_LINK: Final = re.compile(r"(\]\()([^)\s#]+)((?:#[^)\s]*)?\))")
+_LINK: Final = re.compile(
+    r"(?P<text>\[(?:[^][]|\[[^]]*\])*\])\((?P<to>[^)\s#]+)(?P<anchor>#[^)\s]*)?\)"
+)
 
 
 def pages() -> dict[str, str]:
@@ -50,7 +55,7 @@ def _with_links_of_the_site(text: str, source: str, sources: set[str]) -> str:
     """Return a page's text with links to pages of the site, and to the repository for the rest."""
 
     def rewrite(match: "re.Match[str]") -> str:
-        link = match[2]
+        link, anchor = match["to"], match["anchor"] or ""
         if "://" in link or link.startswith("mailto:"):
             return match[0]
 
@@ -60,8 +65,10 @@ def _with_links_of_the_site(text: str, source: str, sources: set[str]) -> str:
 
         if file in sources or (ROOT / file).match(IMAGES):
             start = posixpath.dirname(target(source)) or "."
-            return f"{match[1]}{posixpath.relpath(target(file), start)}{match[3]}"
-        return f"{match[1]}{REPOSITORY}{file}{match[3]}"
+            return f"{match['text']}({posixpath.relpath(target(file), start)}{anchor})"
+        if REPOSITORY:
+            return f"{match['text']}({REPOSITORY}{file}{anchor})"
+        return match["text"][1:-1]
 
     return _LINK.sub(rewrite, text)
 

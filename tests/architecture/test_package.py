@@ -58,6 +58,16 @@ def test_the_wheel_has_version_license_and_command(
     assert b"[pytest11]\nprofkit = profkit.integrations.pytest.plugin\n" in entry_points
 
 
+def test_the_description_on_an_index_leads_to_no_file_and_to_no_address_that_is_not_there(
+    metadata: Message,
+) -> None:
+    description = str(metadata.get_payload())
+    assert description.startswith("# profkit\n")
+    assert "`profkit analyze FILE`" in description, "what was a link is text"
+    assert not re.search(r"\]\(|!\[|https?:", description)
+    assert not metadata.get_all("Project-URL")
+
+
 def test_every_direct_dependency_is_pinned_exactly(metadata: Message) -> None:
     pins = (ROOT / "requirements" / "dev.txt").read_text().splitlines()
     assert not [pin for pin in pins if pin and "==" not in pin]

@@ -1,5 +1,6 @@
 """The documentation site: every link leads somewhere, and the site works from a folder, offline."""
 
+import os
 import re
 import shutil
 import subprocess
@@ -11,9 +12,11 @@ from urllib.parse import unquote, urldefrag
 import pytest
 from playwright.sync_api import expect, sync_playwright
 
+from docs import site as collector
 from tests.docs.blocks import ROOT
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+REPOSITORY = "https://forge.example/blob/main/"
 PATIENCE_MS = 30_000
 LOADING = {"script": "src", "img": "src", "link": "href", "iframe": "src"}
 
@@ -52,7 +55,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     (folder / "mkdocs.yml").write_text(settings, encoding="utf-8")
     python = sys.executable
-    subprocess.run([python, "docs/site.py", folder / "docs_dir"], cwd=ROOT, check=True)
+    variables = {**os.environ, "PROFKIT_REPOSITORY": REPOSITORY}
+    command = [python, "docs/site.py", str(folder / "docs_dir")]
+    subprocess.run(command, cwd=ROOT, env=variables, check=True)
     command = [python, "-m", "mkdocs", "build", "--quiet", "--strict"]
     subprocess.run(command, cwd=folder, check=True)
     return folder / "site_dir"
@@ -87,10 +92,19 @@ def test_every_link_within_the_site_leads_to_a_page_and_an_anchor(site: dict[Pat
 
 
 def test_every_link_into_the_repository_names_a_file(site: dict[Path, Page]) -> None:
-    start = "https://github.com/profkit/profkit/blob/main/"
-    links = {link for page in site.values() for link in page.links if link.startswith(start)}
-    files = {urldefrag(link.removeprefix(start))[0] for link in links}
+    links = {link for page in site.values() for link in page.links if link.startswith(REPOSITORY)}
+    files = {urldefrag(link.removeprefix(REPOSITORY))[0] for link in links}
+    assert "examples/evaluation_with_graph.py" in files
     assert [file for file in sorted(files) if not (ROOT / file).exists()] == []
+
+
+def test_without_an_address_a_link_into_the_repository_is_its_text(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(collector, "REPOSITORY", "")
+    links = {link for text in collector.pages().values() for link in collector._LINK.findall(text)}
+    outside = {to for _, to, _ in links if not to.startswith("http")}
+    assert not [to for to in outside if not to.endswith((".md", ".png", ".svg"))]
 
 
 def test_no_page_loads_anything_from_another_server(site: dict[Path, Page]) -> None:
