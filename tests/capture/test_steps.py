@@ -9,7 +9,6 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 import profkit
-from profkit.capture.recording import recording_writer
 from profkit.errors import UsageError
 
 Opened = Callable[[str | None], dict[str, Any]]
@@ -38,9 +37,8 @@ def twelve_steps() -> str | None:
 
 
 def test_active_steps_have_no_stacks_and_source_lines_come_from_a_warm_up_step(
-    opened: Opened, monkeypatch: pytest.MonkeyPatch
+    opened: Opened,
 ) -> None:
-    monkeypatch.setattr(recording_writer, "_MAX_DELAYED_SHARE", 1.1)
     trace = opened(twelve_steps())
     assert annotations(trace) == ["ProfilerStep#5", "ProfilerStep#6"]
     assert n_ops(trace) == 2
@@ -52,13 +50,6 @@ def test_active_steps_have_no_stacks_and_source_lines_come_from_a_warm_up_step(
     assert lines["same_window"] is False
     assert [frame[2:] for frame in lines["frames"]] == [["work", 1]]
     assert "unrecorded" in about["cost"]["overhead_basis"]
-
-
-def test_steps_are_not_compared_where_other_programs_took_the_cores(
-    opened: Opened, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(recording_writer, "_MAX_DELAYED_SHARE", 0.0)
-    assert opened(twelve_steps())["profkit"]["cost"]["overhead_basis"].startswith("estimated")
 
 
 def test_the_trace_is_written_right_after_its_last_step(tmp_path: Path) -> None:

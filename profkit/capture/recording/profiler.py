@@ -26,6 +26,7 @@ from profkit.capture.recording.recorded_window import RecordedWindow, end_window
 from profkit.dataclass import dataclass
 from profkit.errors import CaptureError
 from profkit.model.capture_info import CpuTime
+from profkit.model.torch_names import MEMORY
 
 _COLLECTIVES_END_S: Final = 0.005
 """Above the microseconds that it takes a thread to end a region, and the inaccuracy of clocks."""
@@ -343,9 +344,10 @@ class ProfilerRecording:
         """Count the recorded events, without those of devices, in some 2 µs each."""
         return event_tree.count(self.tree())
 
-    def n_events(self) -> int:
-        """Return the number of recorded events."""
-        return len(self._profile.profiler.kineto_results.events())
+    def count_complete_events(self) -> int:
+        """Count the events that a trace has durations of, in some 2 µs each."""
+        events = self._profile.profiler.kineto_results.events()
+        return sum(event.name() != MEMORY for event in events)
 
     def thread_ids(self, wanted: set[int]) -> dict[int, int]:
         """Return the operating system's ids of threads by torch's own numbers.

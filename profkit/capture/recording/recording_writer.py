@@ -6,22 +6,18 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
 
 from profkit.capture.process import compiles, console, environment, files, flight_recorder
 from profkit.capture.recording import worker_samples
 from profkit.capture.recording.op_lines import Lines, lines_of
 from profkit.capture.recording.options import Options
-from profkit.capture.recording.overhead import estimate
+from profkit.capture.recording.overhead import StepTimes, estimate
 from profkit.capture.recording.profiler import ProfilerRecording
 from profkit.capture.recording.step_samples import Span
 from profkit.capture.recording.unused_gradients import find_unused_gradients
 from profkit.errors import CaptureError
 from profkit.folders import working_folder
 from profkit.model.capture_info import CaptureCost, SampledTime, StepKind, UnusedGradients
-
-_MAX_DELAYED_SHARE: Final = 0.1
-"""Steps are compared only if other programs took less of the recorded thread's time than this."""
 
 _known_lines: dict[str, Lines] = {}
 """Source lines from the first recording of each name, reused for later ones."""
@@ -67,7 +63,7 @@ class RecordingWriter:
         stopped_by: str,
         is_early: bool,
         open_step: str,
-        overhead: tuple[float, str] | None,
+        step_times: StepTimes,
     ) -> None:
         """Write a stopped recording.
 
@@ -76,9 +72,8 @@ class RecordingWriter:
             stopped_by: What ended it, or empty.
             is_early: Whether that ended the block too.
             open_step: The name of the step that has not ended, or empty.
-            overhead: The ratio of a recorded step to another one, and how it is known; None if it
-                was not measured. It is estimated then, and where other programs took the cores:
-                they slow down one step and not the next.
+            step_times: The durations of the steps so far; the overhead is estimated if they are
+                too few.
         """
         began_ns = time.perf_counter_ns()
         info = environment.describe(self._name, self.steps)
@@ -91,8 +86,7 @@ class RecordingWriter:
             n_events = files.count_events(exported)
             lines = self._find_lines(main, for_lines)
 
-            if main.cpu is not None and main.cpu.delayed_share >= _MAX_DELAYED_SHARE:
-                overhead = None
+            overhead = step_times.compare_steps(main.cpu)
             if overhead is None and not stopped_by:  # a program that is about to end does not wait
                 n_calls = lines.n_calls if lines is not None else 0
                 overhead = self._estimate_overhead(main, n_calls, max(n_events - n_calls, 0))

@@ -402,7 +402,7 @@ class Session:
                 stopped_by=stopped_by,
                 is_early=stopped_by not in {"", OTHER_PROFILER, TIME_IS_UP},
                 open_step=open_step,
-                overhead=self._watch.times.overhead(),
+                step_times=self._watch.times,
             )
         finally:
             # A recording takes hundreds of MiB for a moment, which would count as the program's.

@@ -72,7 +72,7 @@ def test_the_heap_shows_how_many_events_there_are_at_most(*, stacks: bool) -> No
         values = values + 1
     at_most = events.at_most()
     recording.stop()
-    assert recording.n_events() <= at_most <= 3 * recording.n_events()
+    assert recording.count_events() <= at_most <= 3 * recording.count_events()
 
 
 @pytest.fixture
