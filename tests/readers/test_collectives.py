@@ -9,6 +9,9 @@ import pytest
 from profkit.index.ranks.calls import CollectiveCalls, find_collective_calls
 from profkit.model.events import MISSING
 from profkit.model.process_group import ProcessGroup, ranks_of
+from profkit.readers.kineto.decode import BatchReader
+from profkit.readers.kineto.split import TraceText
+from profkit.readers.progress import Stages
 from profkit.testing import TraceBuilder
 from tests.traces import load_trace, read_context
 
@@ -108,3 +111,21 @@ def test_reading_is_the_same_in_one_batch_or_event_by_event(tmp_path: Path) -> N
             ]
         else:
             assert expected.values.tolist() == salvaged_column.values.tolist()
+
+
+def test_a_file_may_have_collectives_in_some_of_its_batches_only() -> None:
+    reader = BatchReader(TraceText(), Stages())
+    event = {"ph": "X", "cat": "cpu_op", "name": "op", "pid": 1, "tid": 1, "ts": 1, "dur": 1}
+    other = {**event, "args": {"External id": 1, "dtype": 7}}
+    texts = [
+        json.dumps([other]),
+        json.dumps([other, {**event, "args": ARGS}]),
+        json.dumps([{**event, "args": {"External id": 1}}]),
+        json.dumps([other]),
+    ]
+
+    batches = [reader.columns(text.encode()) for text in texts]
+    assert [batch.n_complete for batch in batches] == [1, 2, 1, 1]
+    with_collectives = [dict(batch.sparse).get("collective") for batch in batches]
+    assert [column and list(column[0]) for column in with_collectives] == [None, [1], None, None]
+    assert all(list(batch.sparse["external_id"][0]) == [0] for batch in batches)

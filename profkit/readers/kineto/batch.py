@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import field
 from decimal import Decimal
+from itertools import islice
 from operator import attrgetter
 from typing import Any, Final
 
@@ -15,6 +16,7 @@ from profkit.model.torch_names import MEMORY as MEMORY_EVENT
 from profkit.readers.kineto.categories import CATEGORIES
 from profkit.readers.kineto.event_categories import AMBIGUOUS_CATEGORIES, category_by_name
 from profkit.readers.kineto.interning import (
+    InputTable,
     InternTable,
     LaneTable,
     RawTable,
@@ -27,9 +29,9 @@ from profkit.readers.kineto.schema import (
     OF_COLLECTIVES,
     RAW_TEXTS,
     TEXTS,
-    Args,
     BeginEnd,
     Complete,
+    EventArgs,
     Instant,
     Naming,
 )
@@ -80,6 +82,9 @@ _START: Final = attrgetter("ts")
 _DURATION: Final = attrgetter("dur")
 _ARGS: Final = attrgetter("args")
 _FINISHED: Final = attrgetter("finished")
+_INPUT_TEXTS: Final = attrgetter(*_INPUTS)
+_N_SAMPLED: Final = 16
+"""Operators that tell whether a recording has their inputs: ``record_shapes`` holds for all."""
 _INT32: Final = np.iinfo(np.int32)
 _UNFINISHED: Final = frozenset({"false", "0"})
 """Values of ``finished``, as text in lower case, of events that torch closed when it stopped.
@@ -186,6 +191,7 @@ class InternTables:
     Attributes:
         names: Names of events, call stacks, collectives, inputs.
         raw: The numbers of JSON texts among ``names``; an empty text has no number.
+        inputs: The numbers of all inputs of an operator at once.
         written_categories: Categories as the file spells them.
         category_counts: Number of complete events by written category.
     """
@@ -193,6 +199,7 @@ class InternTables:
     def __init__(self) -> None:
         self.names = InternTable(plain_name)
         self.raw = RawTable(self.names)
+        self.inputs = InputTable(self.raw)
         self.written_categories = InternTable(plain_text)
         self.category_counts: dict[str, int] = {}
         self.lanes = LaneTable()
@@ -279,7 +286,7 @@ def _select(events: list[Any], places: Int32s | Rows) -> list[Any]:
     return events if len(places) == len(events) else [events[i] for i in places.tolist()]
 
 
-def _read_args(events: list[Any], places: Int32s | Rows) -> list[Args]:
+def _read_args(events: list[Any], places: Int32s | Rows) -> list[EventArgs]:
     """Return the arguments of the events at some ascending places."""
     return [args or NO_ARGS for args in map(_ARGS, _select(events, places))]
 
@@ -329,13 +336,13 @@ def _add_complete(batch: Batch, events: list[Any], at: Int32s, interned: InternT
             unfinished = rows[is_unfinished]
             category[unfinished], length_ns[unfinished] = Category.UNFINISHED, 0
             rows, args = rows[~is_unfinished], _select(args, np.flatnonzero(~is_unfinished))
-        for key in keys:
-            _add_values(parts, key, rows, args, interned)
+        for key, values in _read_columns(keys, args, interned):
+            _add_present(parts, key, rows, values)
         if events[0].keeps_collectives and kind in _RUN_COLLECTIVES:
             collectives = [i for i, arg in enumerate(args) if arg.collective]
             rows, args = rows[collectives], [args[i] for i in collectives]
-            for key in OF_COLLECTIVES:
-                _add_values(parts, key, rows, args, interned)
+            for key, values in _read_columns(OF_COLLECTIVES, args, interned):
+                _add_present(parts, key, rows, values)
 
     for key, column in parts.items():
         rows = np.concatenate([rows for rows, _ in column])
@@ -345,7 +352,7 @@ def _add_complete(batch: Batch, events: list[Any], at: Int32s, interned: InternT
     return []
 
 
-def _find_unfinished(args: list[Args]) -> npt.NDArray[np.bool_]:
+def _find_unfinished(args: list[EventArgs]) -> npt.NDArray[np.bool_]:
     """Return whether each operator or annotation has no known end, since the stop closed it."""
     marks = list(map(_FINISHED, args))
     # Nearly all of them have finished, which takes no look at each.
@@ -355,11 +362,19 @@ def _find_unfinished(args: list[Args]) -> npt.NDArray[np.bool_]:
     return np.array(is_unfinished, dtype=np.bool_)
 
 
-def _add_values(
-    parts: _Parts, key: str, rows: Int32s, args: list[Args], interned: InternTables
-) -> None:
+def _read_columns(
+    keys: tuple[str, ...], args: list[EventArgs], interned: InternTables
+) -> Iterator[tuple[str, npt.NDArray[Any]]]:
+    """Yield sparse columns by name, each with :data:`MISSING` where an event has no value."""
+    if keys[-len(_INPUTS) :] == _INPUTS and _have_inputs(args):
+        keys = keys[: -len(_INPUTS)]
+        yield from zip(_INPUTS, _number_inputs(args, interned), strict=True)
+    for key in keys:
+        yield key, _read_values(key, args, interned)
+
+
+def _add_present(parts: _Parts, key: str, rows: Int32s, values: npt.NDArray[Any]) -> None:
     """Add the values of one sparse column for some rows, as far as they have any."""
-    values = _read_values(key, args, interned)
     has = values != MISSING
     if has.any():
         parts.setdefault(key, []).append((rows[has], values[has]))
@@ -380,7 +395,7 @@ def _narrow(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
     return values.astype(np.int32) if fits else values
 
 
-def _read_values(key: str, args: list[Args], interned: InternTables) -> npt.NDArray[Any]:
+def _read_values(key: str, args: list[EventArgs], interned: InternTables) -> npt.NDArray[Any]:
     """Read one sparse column, with :data:`MISSING` where an event has no value. Shape ``(k,)``."""
     written = list(map(attrgetter(key), args))
     if key in FIGURES:
@@ -416,10 +431,28 @@ def _number_raw_texts(texts: list[Any], interned: InternTables) -> Int64s:
     joined = b"\0".join(texts)
     if len(joined) < len(texts):
         return np.full(len(texts), MISSING, dtype=np.int64)  # all are empty
-    return to_int64(list(map(interned.raw.__getitem__, joined.split(b"\0"))))
+    numbers = map(interned.raw.__getitem__, joined.split(b"\0"))
+    return np.fromiter(numbers, dtype=np.int64, count=len(texts))
 
 
-def _check_occupancy(key: str, written: list[Any], args: list[Args]) -> Float64s:
+def _have_inputs(args: list[EventArgs]) -> bool:
+    """Return whether the first of some operators have inputs, so that most of them do."""
+    return any(map(b"".join, map(_INPUT_TEXTS, islice(args, _N_SAMPLED))))
+
+
+def _number_inputs(args: list[EventArgs], interned: InternTables) -> Int64s:
+    """Return the numbers of all inputs of operators, a row for each of :data:`_INPUTS`.
+
+    The inputs of an operator are looked up at once, since they repeat together in each step.
+    """
+    table = interned.inputs
+    table.limit_size()
+    texts = map(b"\0".join, map(_INPUT_TEXTS, args))
+    places = np.fromiter(map(table.__getitem__, texts), dtype=np.int32, count=len(args))
+    return np.array(table.numbers, dtype=np.int64)[places].T
+
+
+def _check_occupancy(key: str, written: list[Any], args: list[EventArgs]) -> Float64s:
     """Return blocks per SM or achieved occupancy, :data:`MISSING` for unusable values.
 
     Kineto writes ``inf`` or -1 blocks where it does not know the device. It computes occupancy for

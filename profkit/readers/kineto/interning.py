@@ -16,6 +16,7 @@ take time that is quadratic in their length."""
 _VARIANT_CHARS: Final = 1 << 20
 """Characters of names with addresses that are stored: there may be one per event, but the methods
 of a program's parameters are called in each step."""
+_MAX_INPUTS: Final = 1 << 12
 _ESCAPES: Final = str.maketrans({"\b": r"\b", "\f": r"\f", "\n": r"\n", "\r": r"\r", "\t": r"\t"})
 
 
@@ -96,6 +97,34 @@ class RawTable(dict[bytes, int]):
     def __missing__(self, raw: bytes) -> int:
         number = self[raw] = self._names[raw.decode("utf-8", "replace")]
         return number
+
+
+class InputTable(dict[bytes, int]):
+    """Numbers the JSON texts of an operator's inputs together, joined by NUL, which no text has.
+
+    Attributes:
+        numbers: By the place that is looked up, the number of each text in the table of names.
+    """
+
+    def __init__(self, raw: RawTable) -> None:
+        super().__init__()
+        self.numbers: list[tuple[int, ...]] = []
+        self._raw = raw
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Pickle the names only, as places are not used beyond a batch."""
+        return InputTable, (self._raw,)
+
+    def __missing__(self, joined: bytes) -> int:
+        place = self[joined] = len(self.numbers)
+        self.numbers.append(tuple(map(self._raw.__getitem__, joined.split(b"\0"))))
+        return place
+
+    def limit_size(self) -> None:
+        """Forget all inputs where there are so many that they hardly repeat."""
+        if len(self) > _MAX_INPUTS:
+            self.clear()
+            self.numbers.clear()
 
 
 class LaneTable(dict[tuple[object, object], int]):

@@ -37,7 +37,6 @@ class Args(msgspec.Struct, gc=False):
     warps_per_sm: float = msgspec.field(default=_NO_FLOAT, name="warps per SM")
     occupancy_percent: float = msgspec.field(default=_NO_FLOAT, name="est. achieved occupancy %")
     n_bytes: int = msgspec.field(default=MISSING, name="bytes")
-    collective: str = msgspec.field(default="", name="Collective name")
     concrete_inputs: msgspec.Raw = msgspec.field(default=_NOTHING, name="Concrete Inputs")
     input_types: msgspec.Raw = msgspec.field(default=_NOTHING, name="Input type")
     input_dims: msgspec.Raw = msgspec.field(default=_NOTHING, name="Input Dims")
@@ -59,16 +58,30 @@ class Args(msgspec.Struct, gc=False):
     finished: Any = True
 
 
-NO_ARGS: Final = Args()
+COLLECTIVE: Final = "Collective name"
+"""The key that all events of collectives have."""
+
+
+class NoCollectiveArgs(Args, gc=False):
+    """The ``args`` of events in text without collectives, which is decoded faster like this.
+
+    Text with a collective is not valid, which tells at no cost that it needs the other class.
+    """
+
+    collective: None = msgspec.field(default=None, name=COLLECTIVE)
+
+
+NO_ARGS: Final = NoCollectiveArgs()
 
 
 class CollectiveArgs(Args, gc=False):
-    """The ``args`` of events in text with collectives. Other text is decoded faster without them.
+    """The ``args`` of events in text with collectives.
 
     Source: ``torch/csrc/distributed/c10d/ParamCommsUtils.hpp`` and ``torch/csrc/profiler/util.cpp``
     (``saveNcclMeta``), which write them to operators from torch 2.3 on, and to kernels from 2.4 on.
     """
 
+    collective: str = msgspec.field(default="", name=COLLECTIVE)
     element_type: str = msgspec.field(default="", name="dtype")
     n_in: int = msgspec.field(default=MISSING, name="In msg nelems")
     n_out: int = msgspec.field(default=MISSING, name="Out msg nelems")
@@ -83,12 +96,11 @@ class CollectiveArgs(Args, gc=False):
 
 
 NO_COLLECTIVE: Final = CollectiveArgs()
+EventArgs = NoCollectiveArgs | CollectiveArgs
+"""The ``args`` of events of any kind but instants."""
 _FIELDS: Final = msgspec.structs.fields(CollectiveArgs)
-COLLECTIVE: Final = next(field.encode_name for field in _FIELDS if field.name == "collective")
-"""The key that all events of collectives have: text without it has no :class:`CollectiveArgs`."""
-OF_COLLECTIVES: Final = (
-    "collective",
-    *(field.name for field in _FIELDS if field.name not in Args.__struct_fields__),
+OF_COLLECTIVES: Final = tuple(
+    field.name for field in _FIELDS if field.name not in Args.__struct_fields__
 )
 """The fields of ``args`` that only events of collectives have."""
 TEXTS: Final = frozenset(field.name for field in _FIELDS if field.type is str)
@@ -173,14 +185,14 @@ def _empty(tag: str) -> type[msgspec.Struct]:
     )
 
 
-def _kind(base: Any, *changed: Any) -> Any:  # noqa: ANN401  (types made at run time have no type)
+def _kind(base: Any, *changed: Any, collectives: bool = False) -> Any:  # noqa: ANN401  (types made at run time have no type)
     """Return a kind of event with some fields changed, as :func:`msgspec.defstruct` takes them."""
     names = [name for name, *_ in changed]
     return msgspec.defstruct(
         "".join((base.__name__, *map(str.capitalize, names))),
         changed,
         bases=(base,),
-        namespace={"keeps_collectives": "args" in names},
+        namespace={"keeps_collectives": collectives},
         gc=False,
     )
 
@@ -198,9 +210,9 @@ def _event(*, exact: bool, collectives: bool) -> Any:  # noqa: ANN401  (a union 
         exact: Keep all digits of times, which can be more than a float has.
         collectives: Keep the arguments of collectives.
     """
-    args = [("args", CollectiveArgs | None, None)] if collectives else []
+    args = ("args", (CollectiveArgs if collectives else NoCollectiveArgs) | None, None)
     times, optional = ([_TS], [_OPTIONAL_TS]) if exact else ([], [])
-    timed = [_kind(kind, *times, *args) for kind in (Complete, Begin, End)]
+    timed = [_kind(kind, *times, args, collectives=collectives) for kind in (Complete, Begin, End)]
     return reduce(or_, (*timed, *(_kind(i, *optional) for i in (Instant, OldInstant)), *_OTHERS))
 
 

@@ -35,7 +35,7 @@ _MAX_BOUNDARY_BYTES: Final = 4 << 10
 _MAX_BROKEN_CHARS: Final = 8 << 20
 """An event that does not end within this length is broken; reading continues after it."""
 _MIN_PASSED_CHARS: Final = 64 << 10
-_FIRST_SEARCH_BYTES: Final = 64 << 10
+_FIRST_SEARCH_BYTES: Final = 8 << 10
 _MAX_CANDIDATES: Final = 16
 """Places in the text that are tried in turn as the begin or the end of the list of events."""
 
