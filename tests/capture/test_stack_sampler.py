@@ -2,6 +2,7 @@
 
 import _thread
 import asyncio
+import ctypes
 import gc
 import hashlib
 import os
@@ -419,6 +420,22 @@ def test_it_costs_a_hundredth_of_a_core_however_short_the_interval() -> None:
         thread.join()
     assert sampler.interval_s > 0.001
     assert used_s < 0.05
+
+
+def test_calls_that_keep_the_lock_do_not_spread_the_later_samples() -> None:
+    # Unlike the functions of `ctypes.CDLL`, it does not leave Python's lock.
+    keep_lock = ctypes.PyDLL(None).usleep
+    sampler = StackSampler(0.005, max_share=0.005)
+    sampler.start()
+    for _ in range(4):
+        keep_lock(300_000)
+
+    n_before = sampler.n_samples
+    busy(1.5)
+    n_samples = sampler.n_samples - n_before
+    sampler.stop()
+    assert n_before > 0
+    assert n_samples >= 10
 
 
 def test_the_number_of_stacks_is_bounded(

@@ -66,6 +66,13 @@ _WAITS: Final = {
 begun to run again."""
 _LATEST: Final = 0.1
 """Weight of the latest sample in the mean cost of one."""
+_FIRST_S: Final = 0.0001
+"""The processor time of a sample until some have been taken."""
+_MAX_RATIO: Final = 4.0
+"""A sample that takes longer than so many times the mean counts as this. Where a call keeps Python's
+lock for half a second, as when torch's profiler starts, the sampling thread wakes up after each
+switch interval in vain and takes 10 ms instead of 0.3: as the first sample, that would leave
+three samples for the next three seconds."""
 _PROFKIT: Final = "profkit"
 """The names of profkit's own threads begin with this."""
 _PR_SET_TIMERSLACK: Final = 29
@@ -352,7 +359,7 @@ class _Pacing:
         self.least_s = self.interval_s = least_s
         self.due_s = 0.0
         self._max_share = max_share
-        self._cost_s = 0.0
+        self._cost_s = _FIRST_S
         self._random = random.Random(0)  # noqa: S311  (and the program's numbers stay the same)
 
     def begin_pause(self) -> float:
@@ -363,9 +370,11 @@ class _Pacing:
 
     def add_cost(self, cost_s: float) -> None:
         """Adapt the interval to the processor time that the latest sample has taken."""
-        self._cost_s += (cost_s - self._cost_s) * (_LATEST if self._cost_s else 1.0)
+        # `min()` and `max()` would make a tuple, which may begin a collection.
+        highest_s = _MAX_RATIO * self._cost_s
+        counted_s = cost_s if cost_s < highest_s else highest_s  # noqa: FURB136
+        self._cost_s += _LATEST * (counted_s - self._cost_s)
         affordable_s = self._cost_s / self._max_share
-        # `max()` would make a tuple, which may begin a collection.
         self.interval_s = affordable_s if affordable_s > self.least_s else self.least_s  # noqa: FURB136
 
 
