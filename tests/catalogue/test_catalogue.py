@@ -77,6 +77,7 @@ PUBLISHED = {
     "KER020": "recomputed-prefix",
     "KER021": "recurrent-loop",
     "KER022": "copied-weights",
+    "KER023": "loop-over-elements",
     "MEM001": "unfreed-tensors",
     "MEM002": "allocator-churn",
     "MEM003": "retained-graph",

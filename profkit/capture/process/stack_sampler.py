@@ -68,10 +68,13 @@ _LATEST: Final = 0.1
 """Weight of the latest sample in the mean cost of one."""
 _FIRST_S: Final = 0.0001
 """The processor time of a sample until some have been taken."""
+_FREE_S: Final = 0.01
+"""Processor time that samples may take in any run, so that one of a second has thirty of them and
+its report names functions."""
 _MAX_RATIO: Final = 4.0
-"""A sample that takes longer than so many times the mean counts as this. Where a call keeps Python's
-lock for half a second, as when torch's profiler starts, the sampling thread wakes up after each
-switch interval in vain and takes 10 ms instead of 0.3: as the first sample, that would leave
+"""A sample that takes longer than so many times the mean counts as this. Where a call keeps
+Python's lock for half a second, as when torch's profiler starts, the sampling thread wakes up after
+each switch interval in vain and takes 10 ms instead of 0.3: as the first sample, that would leave
 three samples for the next three seconds."""
 _PROFKIT: Final = "profkit"
 """The names of profkit's own threads begin with this."""
@@ -353,13 +356,14 @@ class _Pacing:
         due_s: When the current pause ends, by ``time.perf_counter()``.
     """
 
-    __slots__ = ("_cost_s", "_max_share", "_random", "due_s", "interval_s", "least_s")
+    __slots__ = ("_cost_s", "_free_s", "_max_share", "_random", "due_s", "interval_s", "least_s")
 
     def __init__(self, least_s: float, max_share: float) -> None:
         self.least_s = self.interval_s = least_s
         self.due_s = 0.0
         self._max_share = max_share
         self._cost_s = _FIRST_S
+        self._free_s = _FREE_S
         self._random = random.Random(0)  # noqa: S311  (and the program's numbers stay the same)
 
     def begin_pause(self) -> float:
@@ -374,6 +378,9 @@ class _Pacing:
         highest_s = _MAX_RATIO * self._cost_s
         counted_s = cost_s if cost_s < highest_s else highest_s  # noqa: FURB136
         self._cost_s += _LATEST * (counted_s - self._cost_s)
+        self._free_s -= counted_s
+        if self._free_s > 0:
+            return
         affordable_s = self._cost_s / self._max_share
         self.interval_s = affordable_s if affordable_s > self.least_s else self.least_s  # noqa: FURB136
 

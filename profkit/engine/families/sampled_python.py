@@ -221,7 +221,7 @@ class StepFunction:
 def find_step_functions(ctx: Context) -> Iterator[StepFunction]:
     """Yield the functions that the steps are in, whatever they run there, most time first.
 
-    A function that calls ``backward()`` or an optimizer runs the steps, and takes all of them.
+    A function that runs the steps has calls of ``backward()`` and an optimizer, which are left out.
     """
     sampled = step_samples(ctx)
     if sampled is None:
@@ -232,12 +232,11 @@ def find_step_functions(ctx: Context) -> Iterator[StepFunction]:
         by_function[file, name].append(function)
 
     longest = sorted(by_function.values(), key=lambda lines: -sum(line.ns for line in lines))
-    for lines in longest:
+    for called in longest:
+        lines = [line for line in called if not (line.part or _RUNS_STEP.search(line.callee))]
         share = sum(line.ns for line in lines) / max(1, sampled.running_ns)
-        main = max(lines, key=lambda line: line.ns)
-        # A loop of steps is in all that it calls.
-        runs_steps = any(line.part or _RUNS_STEP.search(line.callee) for line in lines)
-        if runs_steps or not main.place[0]:
+        main = max(lines, key=lambda line: line.ns, default=None)
+        if main is None or not main.place[0]:
             continue
         n_samples = sum(line.n for line in lines)
         is_seen_often = n_samples >= MIN_SAMPLES
