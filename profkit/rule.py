@@ -84,6 +84,7 @@ from profkit.engine.wording import (
     counted,
     find_costliest_lines,
     known_locations,
+    listed,
     tensor_method,
     the_group,
     the_ranks,
@@ -139,9 +140,9 @@ __all__ = [  # noqa: RUF022  (in groups)
     "find_costly_waits",
     # Parts of messages.
     "find_costliest_lines", "MAX_LINES", "known_locations", "at", "at_first", "tensor_method",
-    "counted", "times_per_step", "time_per_step", "time_with_share", "time_with_busy_share",
-    "the_ranks", "the_group", "format_bytes", "format_count", "format_ns", "format_share",
-    "format_times", "visible", "middle_cut", "event_ids", "MAX_EVENT_IDS",
+    "counted", "listed", "times_per_step", "time_per_step", "time_with_share",
+    "time_with_busy_share", "the_ranks", "the_group", "format_bytes", "format_count", "format_ns",
+    "format_share", "format_times", "visible", "middle_cut", "event_ids", "MAX_EVENT_IDS",
     # Events.
     "Category", "Rows", "Mask", "Int32s", "Int64s", "Float64s", "NO_ROW", "MISSING", "torch_names",
     "WITHOUT_WORK",

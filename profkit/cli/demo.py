@@ -30,13 +30,13 @@ _COPY: Final = "profkit_demo.py"
 )
 @click.option("--force", is_flag=True, help=f"Overwrite a changed {_COPY}.")
 def command(*, folder: str | None, force: bool) -> int:
-    """Record a small training program with three planted problems, and show its report.
+    """Record a small training program with planted problems, and show its report.
 
     The program is copied beside its trace, so that you can fix it and run it again.
     """
     home = Path(folder or traces_folder())
     program = _copy_program(home, force=force)
-    click.echo(f"profkit: running {program}, which has three planted problems", err=True)
+    click.echo(f"profkit: running {program}, which has planted problems", err=True)
     path = _record(program, home)
     report = profkit.analyze(path)
     deliver(profkit.render(report, "text", **layout(STDOUT)), STDOUT, force=True)

@@ -10,7 +10,7 @@ Why it matters:
     To allocate the result the host must know its size, so it waits until the GPU has finished all
     work launched before, and the GPU is then idle until the host has launched new work. The cost is
     what the steps take less in a replay of the recording without these operators. On a CPU nothing
-    waits, so the rule only adds a note on those in the program's own code.
+    waits.
 
 How to fix it:
     Keep the shape: ``torch.where(mask, x, 0)``, a product with the mask, or ``reduction="none"``
@@ -46,8 +46,8 @@ Source:
 from collections.abc import Iterator
 from typing import Final
 
-from profkit.engine.families.reads import ReadKind, ReadThresholds, read_findings
-from profkit.rule import Context, Finding, Rows, RuleInfo, needs, tensor_method
+from profkit.engine.families.reads import ReadKind, read_findings
+from profkit.rule import Context, Finding, Rows, RuleInfo, WaitThresholds, needs, tensor_method
 
 INFO = RuleInfo(
     id="SYN004",
@@ -58,7 +58,7 @@ INFO = RuleInfo(
     since="0.1.0",
 )
 
-Thresholds = ReadThresholds
+Thresholds = WaitThresholds
 
 # With a single argument `where` is a `nonzero`, and selects by a mask as well.
 _MASKS: Final = frozenset({"index", "index_put", "index_put_", "_index_put_impl_", "where"})
@@ -85,7 +85,7 @@ _FIXES: Final = {
 }
 
 
-def detect(ctx: Context, thresholds: ReadThresholds) -> Iterator[Finding]:
+def detect(ctx: Context, thresholds: WaitThresholds) -> Iterator[Finding]:
     """Yield a finding for each line that blocks the host for the size of a result."""
     yield from read_findings(
         ctx, INFO, thresholds, ReadKind.SIZE, lambda rows: _describe(ctx, rows)

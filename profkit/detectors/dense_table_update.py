@@ -45,7 +45,7 @@ Source:
     ``aten/src/ATen/native/Embedding.cpp`` (``embedding_dense_backward_cpu``).
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import numpy as np
@@ -56,7 +56,6 @@ from profkit.engine.families.embedding_tables import (
     find_updated_tables,
 )
 from profkit.engine.families.tensor_loops import optimizer_of, select_called
-from profkit.index.distinct import distinct
 from profkit.index.intervals import covered_by
 from profkit.index.runtime_calls import are_optimizer_steps, rows_named
 from profkit.rule import (
@@ -70,6 +69,7 @@ from profkit.rule import (
     dataclass,
     find_costliest_lines,
     format_count,
+    listed,
     measure_saving,
     needs,
     regex,
@@ -110,49 +110,99 @@ _KEPT_PER_SHARE_OF_FUSED: Final = 25.0
 
 
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
-    """Yield a finding for each shape of table that an optimizer updates whole."""
+    """Yield a finding for each optimizer that updates tables whole."""
+    # Tables of one optimizer have one cause and one fix.
+    tables_of: dict[bytes, list[UpdatedTable]] = {}
     for table in find_updated_tables(ctx):
         if table.is_hardly_read(thresholds.max_read_share):
-            yield from _build_finding(ctx, thresholds, table)
+            calls = _find_optimizer_calls(ctx, table.update_rows)
+            tables_of.setdefault(calls.tobytes(), []).append(table)
+
+    for tables in tables_of.values():
+        yield from _build_finding(ctx, thresholds, tables)
 
 
-def _build_finding(ctx: Context, thresholds: Thresholds, table: UpdatedTable) -> Iterator[Finding]:
-    """Yield the finding on a table, if sparse updates save enough."""
-    change = ProgramChange(scaled=tuple(_scaled_rows(ctx, table)))
+def _find_optimizer_calls(ctx: Context, update_rows: Rows) -> Rows:
+    """Return the calls of an optimizer's ``step()`` that run some operators, ascending."""
+    steps = np.flatnonzero(are_optimizer_steps(ctx.events))
+    return np.unique(select_called(ctx, steps, update_rows)[0]).astype(np.intp)
+
+
+def _build_finding(
+    ctx: Context, thresholds: Thresholds, tables: Sequence[UpdatedTable]
+) -> Iterator[Finding]:
+    """Yield the finding on the tables of an optimizer, if sparse updates save enough."""
+    change = ProgramChange(scaled=tuple(_merge_scaled_rows(ctx, tables)))
     saving = measure_saving(ctx, change, "estimate")
     if not saving.reaches(thresholds.min_saved_share):
         return
 
     events = ctx.events
-    updates = table.update_rows
-    called_by, _ = select_called(ctx, np.flatnonzero(are_optimizer_steps(events)), updates)
-    calls = distinct(called_by)
+    updates, gradients = (
+        np.unique(np.concatenate(rows))
+        for rows in zip(*((table.update_rows, table.gradients) for table in tables), strict=True)
+    )
+    calls = _find_optimizer_calls(ctx, updates)
     name = optimizer_of(events.name_of(int(calls[0])))
     locations = find_costliest_lines(ctx, calls)
-    rows = np.sort(np.concatenate((table.gradients, updates)))
+    rows = np.union1d(gradients, updates)
     spent = covered_by(events, rows)
     yield saving.finding(
         INFO,
         confidence="medium",
         message=(
-            f"`{name}.step()`{at_first(locations)} updates all {format_count(table.n_rows)} rows "
-            f"of an embedding table in each step, which reads {format_count(table.n_read)} of "
-            "them at most. The update and its dense gradient take "
+            f"`{name}.step()`{at_first(locations)} updates all {_describe_tables(tables)} "
+            f"them at most. The update and its dense gradient take "
             f"{time_with_share(ctx, spent.total_ns)}."
         ),
-        fix=_suggest_fix(name),
+        fix=_suggest_fix(name, len(tables)),
         locations=locations,
         rows=rows,
         n=len(calls),
         evidence={
-            "table_rows": table.n_rows,
-            "table_columns": table.n_columns,
-            "read_rows_per_step": table.n_read,
-            "gradient_ns": covered_by(events, table.gradients).total_ns,
+            "table_rows": sum(table.n_rows for table in tables),
+            "table_columns": max(table.n_columns for table in tables),
+            "read_rows_per_step": sum(table.n_read for table in tables),
+            "gradient_ns": covered_by(events, gradients).total_ns,
             "update_ns": covered_by(events, updates).total_ns,
         },
         spans=spent.pairs(),
     )
+
+
+def _describe_tables(tables: Sequence[UpdatedTable]) -> str:
+    """Return ``10,000 rows of an embedding table in each step, which reads 100 of``."""
+    n_rows = sum(table.n_rows for table in tables)
+    n_read = sum(table.n_read for table in tables)
+    what = "an embedding table"
+    if len(tables) > 1:
+        sizes = listed([format_count(table.n_rows) for table in tables])
+        what = f"embedding tables ({sizes})"
+    return (
+        f"{format_count(n_rows)} rows of {what} in each step, which reads {format_count(n_read)} of"
+    )
+
+
+def _merge_scaled_rows(
+    ctx: Context, tables: Sequence[UpdatedTable]
+) -> Iterator[tuple[Rows, float]]:
+    """Yield the operators on tables, and the share of their time that remains of each."""
+    kept: dict[int, float] = {}
+    for table in tables:
+        (gradients, gradient_share), *updates = _scaled_rows(ctx, table)
+        # A gradient of this shape may be of another table, of which more is read.
+        for row in gradients.tolist():
+            kept[row] = max(kept.get(row, 0.0), gradient_share)
+        # An operator that updates several tables takes less for each of them.
+        for rows, share in updates:
+            for row in rows.tolist():
+                kept[row] = max(0.0, kept.get(row, 1.0) - (1 - share))
+
+    by_share: dict[float, list[int]] = {}
+    for row, share in kept.items():
+        by_share.setdefault(share, []).append(row)
+    for share, numbers in by_share.items():
+        yield np.array(sorted(numbers), dtype=np.intp), share
 
 
 def _scaled_rows(ctx: Context, table: UpdatedTable) -> Iterator[tuple[Rows, float]]:
@@ -170,10 +220,12 @@ def _scaled_rows(ctx: Context, table: UpdatedTable) -> Iterator[tuple[Rows, floa
         yield rows[is_fused[rows]], 1 - share * (1 - kept_of_fused)
 
 
-def _suggest_fix(optimizer: str) -> str:
-    fix = (
-        "Make the table with `sparse=True`, so that its gradient has the rows alone that were read"
-    )
+def _suggest_fix(optimizer: str, n_tables: int) -> str:
+    what = "tables with `sparse=True`, so that their gradients have"
+    if n_tables == 1:
+        what = "table with `sparse=True`, so that its gradient has"
+    fix = f"Make the {what} the rows alone that were read"
     if optimizer in {"SGD", "Adagrad"}:
         return f"{fix}; `torch.optim.{optimizer}` then updates no others."
-    return f"{fix}, and give it to an optimizer of its own, `torch.optim.SparseAdam`."
+    to = "it to an optimizer of its" if n_tables == 1 else "them to an optimizer of their"
+    return f"{fix}, and give {to} own, `torch.optim.SparseAdam`."

@@ -40,8 +40,8 @@ Source:
 
 from collections.abc import Iterator
 
-from profkit.engine.families.reads import ReadKind, ReadThresholds, read_findings
-from profkit.rule import Context, Finding, RuleInfo, needs
+from profkit.engine.families.reads import ReadKind, read_findings
+from profkit.rule import Context, Finding, RuleInfo, WaitThresholds, needs
 
 INFO = RuleInfo(
     id="SYN006",
@@ -52,10 +52,10 @@ INFO = RuleInfo(
     since="0.1.0",
 )
 
-Thresholds = ReadThresholds
+Thresholds = WaitThresholds
 
 
-def detect(ctx: Context, thresholds: ReadThresholds) -> Iterator[Finding]:
+def detect(ctx: Context, thresholds: WaitThresholds) -> Iterator[Finding]:
     """Yield a finding for each line that blocks the host to test the norm of gradients."""
     # Computing the norm does not wait: only the condition on it is read by the host.
     read = "The test for a finite norm of the gradients"

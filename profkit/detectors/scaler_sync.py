@@ -44,8 +44,8 @@ Source:
 from collections.abc import Iterator
 from typing import Final
 
-from profkit.engine.families.reads import ReadKind, ReadThresholds, read_findings
-from profkit.rule import Context, Finding, RuleInfo, lacks_bfloat16, needs
+from profkit.engine.families.reads import ReadKind, read_findings
+from profkit.rule import Context, Finding, RuleInfo, WaitThresholds, lacks_bfloat16, needs
 
 INFO = RuleInfo(
     id="SYN005",
@@ -56,14 +56,14 @@ INFO = RuleInfo(
     since="0.1.0",
 )
 
-Thresholds = ReadThresholds
+Thresholds = WaitThresholds
 
 _FUSED: Final = (
     "Use an optimizer with `fused=True`, which decides on the GPU whether to leave out its step"
 )
 
 
-def detect(ctx: Context, thresholds: ReadThresholds) -> Iterator[Finding]:
+def detect(ctx: Context, thresholds: WaitThresholds) -> Iterator[Finding]:
     """Yield a finding for each line whose gradient scaler blocks the host."""
     # NVIDIA GPUs before Ampere have no arithmetic in bfloat16.
     without = "" if lacks_bfloat16(ctx) else ", or bfloat16, which needs no scaler"

@@ -14,10 +14,9 @@ def test_it_reports_the_line_of_every_planted_problem(tmp_path: Path) -> None:
     assert ended.code == 0, ended.err
     lines = (tmp_path / "t" / _COPY).read_text(encoding="utf-8").splitlines()
     wait = next(n for n, line in enumerate(lines, 1) if "in steps:" in line)
-    item = next(n for n, line in enumerate(lines, 1) if "# fault 2" in line)
     leaked = next(n for n, line in enumerate(lines, 1) if "# fault 3" in line)
     assert f"t/{_COPY}:{wait}  warning starved-by-loader" in ended.out
-    assert f"t/{_COPY}:{item}  note item-sync" in ended.out
+    assert "item-sync" not in ended.out, "on a CPU nothing waits"
     assert f"t/{_COPY}:{leaked}  " in ended.out
     assert "unfreed-tensors" in ended.out
     (trace,) = (tmp_path / "t" / "demo").glob("*.pt.trace.json.gz")

@@ -180,13 +180,14 @@ def test_steps_follow_the_first_optimizer(
     assert annotations(run.trace, "Optimizer.step#SGD") == ["Optimizer.step#SGD.step"] * 3
 
 
-def test_the_report_names_the_source_line_and_is_written_as_json(ended: dict[str, Watched]) -> None:
+def test_the_report_has_the_source_lines_of_reads_and_is_written_as_json(
+    ended: dict[str, Watched],
+) -> None:
     run = ended["gan"]
     line = 1 + next(i for i, text in enumerate(GAN.splitlines()) if "# the item" in text)
-    assert f"gan.py:{line}" in run.err
     assert run.report is not None
-    syncs = [finding for finding in run.report["findings"] if finding["name"] == "item-sync"]
-    assert [place["line"] for finding in syncs for place in finding["locations"]] == [line]
+    syncs = run.report["summary"]["sync_lines"]
+    assert [place["location"]["line"] for place in syncs] == [line]
     assert len(run.report["summary"]["steps"]) == 3
     assert run.report["source"]["lines_from"] == "other-step"
 

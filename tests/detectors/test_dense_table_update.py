@@ -61,6 +61,46 @@ def test_it_costs_what_sparse_updates_take_less(found: Found) -> None:
     assert "`torch.optim.SparseAdam`" in finding.fix
 
 
+def test_tables_of_one_optimizer_are_one_finding(found: Found) -> None:
+    b = TraceBuilder(stacks=True)
+    tables = ([10_000, 16], [5_000, 16])
+    for _ in range(3):
+        with b.step(), b.frame("train.py", 10, "train"):
+            for table in tables:
+                b.compute("aten::embedding", 500_000, dims=[table, [100], [], [], []])
+            b.compute("aten::embedding_dense_backward", 1_000_000, dims=[[100, 16], [100], []])
+            b.compute("aten::embedding_dense_backward", 1_000_000, dims=[[100, 16], [100], []])
+            with b.annotation("Optimizer.step#Adam.step"):
+                for table in tables:
+                    b.compute("aten::addcdiv_", 2_000_000, dims=[table])
+
+    (finding,) = found(b, RULE)
+    assert finding.message == (
+        "`Adam.step()` in train (train.py:10) updates all 15,000 rows of embedding tables (10,000 "
+        "and 5,000) in each step, which reads 200 of them at most. The update and its dense "
+        "gradient take 6.00 ms per step (86%)."
+    )
+    assert finding.fix.endswith("give them to an optimizer of their own, `torch.optim.SparseAdam`.")
+    # Eight times the share of read rows remains. Each gradient may be of either table.
+    gradients_ns, updates_ns = 2_000_000 * (1 - 8 * 0.02), 2_000_000 * (2 - 8 * 0.01 - 8 * 0.02)
+    assert finding.cost.per_step_ns == pytest.approx(gradients_ns + updates_ns, abs=5)
+
+
+def test_tables_of_two_optimizers_are_two_findings(found: Found) -> None:
+    b = TraceBuilder(stacks=True)
+    tables = {"Adam": [10_000, 16], "Adagrad": [5_000, 16]}
+    for _ in range(3):
+        with b.step(), b.frame("train.py", 10, "train"):
+            for table in tables.values():
+                b.compute("aten::embedding", 500_000, dims=[table, [100], [], [], []])
+                b.compute("aten::embedding_dense_backward", 1_000_000, dims=[[100, 16], [100], []])
+            for name, table in tables.items():
+                with b.annotation(f"Optimizer.step#{name}.step"):
+                    b.compute("aten::addcdiv_", 2_000_000, dims=[table])
+    findings = found(b, RULE)
+    assert len(findings) == 2
+
+
 def test_optimizers_that_take_sparse_gradients_are_kept(found: Found) -> None:
     (finding,) = found(build_training(optimizer="SGD", updates=("aten::add_",)), RULE)
     assert "SparseAdam" not in finding.fix

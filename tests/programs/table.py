@@ -8,7 +8,6 @@ ANYWHERE: Final = {
     "unfused-optimizer": "optimizers update one parameter after the other on a CPU by default",
 }
 """Rules that are true of any program with enough parameters for its computation."""
-READ_FOR_PROGRESS: Final = "the loop reads a value of a tensor"
 SHARED_CORES: Final = "two ranks share the cores, and gloo transfers gradients in their processes"
 
 
@@ -19,7 +18,6 @@ class Expected:
     Attributes:
         steps: Number of its steps, or of calls of its model in threads; None without either.
         definition: The report's words for what its steps are.
-        true: Rules that must be reported, each with the reason why it is true.
         may: Rules that are true on some machines, with the reason. Any other is a false alarm.
         args: The program's arguments.
         how: How it is started: a file beside this one, or a module.
@@ -28,26 +26,21 @@ class Expected:
 
     steps: int | None
     definition: str = ""
-    true: dict[str, str] = field(default_factory=dict)
     may: dict[str, str] = field(default_factory=dict)
     args: tuple[str, ...] = ()
     how: str = "script"
     needs: tuple[str, ...] = ()
 
 
-def _steps(
-    n: int, *needs: str, read: str = "", loader: str = "", args: tuple[str, ...] = ()
-) -> Expected:
+def _steps(n: int, *needs: str, loader: str = "", args: tuple[str, ...] = ()) -> Expected:
     """Return a program with steps of an optimizer.
 
     Args:
-        read: Why ``item-sync`` is true for it.
         loader: Why ``starved-by-loader`` may be.
     """
     return Expected(
         n,
         "optimizer steps",
-        true={"item-sync": read} if read else {},
         may={"starved-by-loader": loader} if loader else {},
         args=args,
         needs=needs,
@@ -55,8 +48,8 @@ def _steps(
 
 
 PROGRAMS: Final[dict[str, Expected]] = {
-    "accelerate_loop": _steps(48, "accelerate", read=READ_FOR_PROGRESS, loader=SMALL_BATCHES),
-    "actor_critic": _steps(60, "gymnasium", read="an action per forward pass is read"),
+    "accelerate_loop": _steps(48, "accelerate", loader=SMALL_BATCHES),
+    "actor_critic": _steps(60, "gymnasium"),
     "amp_bfloat16": Expected(
         40,
         "optimizer steps",
@@ -74,14 +67,12 @@ PROGRAMS: Final[dict[str, Expected]] = {
     "diffusers_unet": Expected(
         16,
         "optimizer steps",
-        may={"item-sync": "the loss of every eighth step is printed"},
         needs=("diffusers",),
     ),
     "einops_vit": _steps(30, "einops"),
     "exported_and_scripted": Expected(
         1,
         may={
-            "item-sync": "it calls torch.allclose",
             "compile-in-window": "the scripted model is compiled at its third call",
         },
     ),
@@ -89,17 +80,15 @@ PROGRAMS: Final[dict[str, Expected]] = {
         86,
         "iterations of the loader",
         may={
-            "item-sync": "fastai's own optimizers and its recorder read values",
             "starved-by-loader": SMALL_BATCHES,
         },
         needs=("fastai",),
     ),
     "fastapi_service": Expected(
-        300, may={"item-sync": "each request reads its class"}, needs=("fastapi", "httpx")
+        300, needs=("fastapi", "httpx")
     ),
     "flask_service": Expected(
         300,
-        true={"item-sync": "each request reads its class"},
         may={"host-function": "flask's test client takes most of a request"},
         needs=("flask",),
     ),
@@ -109,15 +98,15 @@ PROGRAMS: Final[dict[str, Expected]] = {
     "ignite_engine": _steps(80, "ignite", loader=SMALL_BATCHES),
     "iris_tutorial": _steps(8000, "sklearn"),
     "joblib_workers": Expected(
-        None, may={"item-sync": "each score is read"}, needs=("joblib",)
+        None, needs=("joblib",)
     ),
-    "kornia_augmentation": _steps(16, "kornia", read=READ_FOR_PROGRESS, loader=SMALL_BATCHES),
-    "lbfgs_sequence": _steps(6, read=READ_FOR_PROGRESS),
+    "kornia_augmentation": _steps(16, "kornia", loader=SMALL_BATCHES),
+    "lbfgs_sequence": _steps(6),
     "lightning_fit": _steps(60, "lightning", loader=SMALL_BATCHES),
     "loader_workers_fork": _steps(24, loader="two workers take 32 ms per batch", args=("fork",)),
     "loader_workers_spawn": _steps(24, loader="two workers take 32 ms per batch", args=("spawn",)),
-    "monai_segmentation": _steps(24, "monai", read=READ_FOR_PROGRESS, loader=SMALL_BATCHES),
-    "optuna_search": _steps(600, "optuna", read="each loss is reported to the study"),
+    "monai_segmentation": _steps(24, "monai", loader=SMALL_BATCHES),
+    "optuna_search": _steps(600, "optuna"),
     "own_function": _steps(50),
     "parametrized_and_pruned": _steps(60),
     "peft_lora": _steps(30, "peft"),
@@ -126,15 +115,15 @@ PROGRAMS: Final[dict[str, Expected]] = {
     "quantized_inference": Expected(
         100,
         "iterations of the loader",
-        may={"starved-by-loader": SMALL_BATCHES, "item-sync": READ_FOR_PROGRESS},
+        may={"starved-by-loader": SMALL_BATCHES},
     ),
-    "reinforce": _steps(60, "gymnasium", read="an action per forward pass is read"),
-    "rnn_sine": _steps(200, read="each loss is kept as a float"),
+    "reinforce": _steps(60, "gymnasium"),
+    "rnn_sine": _steps(200),
     "sb3_ppo": _steps(96, "stable_baselines3"),
     "sentence_embeddings": Expected(39, needs=("sentence_transformers",)),
     "skorch_grid": _steps(48, "skorch", loader=SMALL_BATCHES),
     "spawned_workers": Expected(50, "optimizer steps"),
-    "threads_train": Expected(None, may={"item-sync": "each thread reads its last loss"}),
+    "threads_train": Expected(None),
     "torchmetrics_evaluation": Expected(
         100, "iterations of the loader", may={"starved-by-loader": SMALL_BATCHES},
         needs=("torchmetrics",),

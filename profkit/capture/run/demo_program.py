@@ -1,4 +1,4 @@
-"""A small training program with three deliberate faults.
+"""A small training program with deliberate faults: two, and one more on a GPU.
 
 `profkit demo` runs it. Fix a fault, run it again, and see how the report changes:
 
@@ -47,7 +47,7 @@ def main(folder: str | None = None) -> str | None:
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        train_losses.append(loss.item())  # fault 2: waits for the GPU in every step
+        train_losses.append(loss.item())  # fault 2: on a GPU, waits for it in every step
         test_losses.append(criterion(model(held_out), answers))  # fault 3: keeps every graph alive
     return steps.path
 

@@ -7,7 +7,6 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from profkit.dataclass import dataclass
 from profkit.engine.context import Context
 from profkit.engine.detector import RuleInfo
 from profkit.engine.families.python_calls import (
@@ -17,15 +16,14 @@ from profkit.engine.families.python_calls import (
     place_of_call,
 )
 from profkit.engine.savings import WaitThresholds, find_costly_waits
-from profkit.engine.windows import event_ids, in_windows, uses_device, waits_in_windows
+from profkit.engine.windows import waits_in_windows
 from profkit.engine.wording import at, times_per_step
-from profkit.index.device.syncs import SyncKind, find_user_reads
+from profkit.index.device.syncs import SyncKind
 from profkit.index.distinct import common, distinct, marked
 from profkit.index.runtime_calls import are_optimizer_steps, rows_named
 from profkit.model.change import ProgramChange
 from profkit.model.events import NO_ROW, Category, Int32s, Mask, Rows
 from profkit.model.finding import Finding
-from profkit.model.location import Location
 from profkit.model.torch_names import EVALUATED_NODE
 from profkit.patterns import regex
 
@@ -61,18 +59,6 @@ class ReadKind(IntEnum):
     """The clipping of gradients asks whether their norm is finite."""
     ANOMALY = 4
     """Anomaly detection asks whether a gradient is not a number."""
-
-
-@dataclass(frozen=True)
-class ReadThresholds(WaitThresholds):
-    """When reads are a finding.
-
-    Attributes:
-        min_reads_count: Minimum reads by one line on a CPU, where nothing waits. A single read is
-            reported only where a single step was recorded.
-    """
-
-    min_reads_count: int = 2
 
 
 def read_kinds(ctx: Context, rows: Rows | Int32s) -> npt.NDArray[np.uint8]:
@@ -169,24 +155,20 @@ def _find_reads_of_scalers(ctx: Context) -> Rows:
 
 
 def find_reads(ctx: Context) -> Rows:
-    """Find the operators that read in the steps, as the program calls them."""
-    if uses_device(ctx):
-        return distinct(waits_in_windows(ctx, SyncKind.READ).owner).astype(np.intp)
-    rows = find_user_reads(ctx.events, ctx.tree)
-    rows = rows[~ctx.source.in_library[rows]]
-    return np.asarray(rows[in_windows(ctx, rows)])
+    """Find the operators that wait for a device in the steps, as the program calls them."""
+    return distinct(waits_in_windows(ctx, SyncKind.READ).owner).astype(np.intp)
 
 
 def read_findings(
     ctx: Context,
     info: RuleInfo,
-    thresholds: ReadThresholds,
+    thresholds: WaitThresholds,
     kind: ReadKind,
     texts: Callable[[Rows], tuple[str, str]],
 ) -> Iterator[Finding]:
-    """Yield a finding for each line with reads of one kind.
+    """Yield a finding for each line with reads of one kind that block the host.
 
-    On a GPU they must block the host; on a CPU they are notes.
+    On a CPU no read waits for anything.
 
     Args:
         texts: What reads, as the subject of a sentence, and the fix, by the operators of a line.
@@ -195,10 +177,6 @@ def read_findings(
     rows = rows[read_kinds(ctx, rows) == kind]
 
     lines = list(ctx.by_line(rows))
-    if not uses_device(ctx):
-        yield from _report_on_cpu(ctx, info, thresholds, lines, texts)
-        return
-
     waits = waits_in_windows(ctx, SyncKind.READ)
     changes = [
         ProgramChange(
@@ -234,36 +212,3 @@ def _library_fix(ctx: Context, rows: Rows) -> str:
     if is_test.all() and are_within(ctx, rows, TRANSFORMERS_TRAINER):
         return _TRAINER_FIX
     return _LIBRARY_FIX
-
-
-def _report_on_cpu(
-    ctx: Context,
-    info: RuleInfo,
-    thresholds: ReadThresholds,
-    lines: list[tuple[Location, Rows]],
-    texts: Callable[[Rows], tuple[str, str]],
-) -> Iterator[Finding]:
-    """Yield notes on reads that would block the host on a GPU."""
-    for location, line_rows in lines:
-        if len(line_rows) < (1 if len(ctx.steps) == 1 else thresholds.min_reads_count):
-            continue
-        # A read that costs nothing is worth a note only where the program could leave it out.
-        if location.file is None or find_library_function(ctx, line_rows):
-            continue
-
-        read, fix = texts(line_rows)
-        yield info.finding(
-            severity="note",
-            confidence="medium",
-            message=(
-                f"{read}{at(location)} runs {times_per_step(ctx, len(line_rows))}. It waits "
-                "for nothing on the CPU; of a tensor on a GPU it blocks the host until the GPU has "
-                "finished."
-            ),
-            # On the CPU a read is right: where a graph is kept, it is even the fix.
-            fix=f"On a GPU, {fix[0].lower()}{fix[1:]}",
-            locations=(location,),
-            n=len(line_rows),
-            cost=ctx.cost(0),
-            evidence={"events": event_ids(ctx, line_rows)},
-        )
