@@ -13,6 +13,7 @@
 # make gpu-once  where a GPU is there for minutes only: all that, the most valuable first, in one file; MINUTES=8
 # make truth     measure what the fixes of examples save on this CPU, and write docs/truth.md
 # make fuzz      search for files that reading fails on, each kind for SECONDS=600
+# make nightly   what takes hours, one after the other: all tests, leaks, programs, chaos, fuzzing, benchmarks
 # make wheel-trial  the wheel as a stranger has it: built twice, read, installed alone, and used
 # make release   the wheel, the source archive and a list of all packages in an installation, with licences
 # make pins      resolve requirements/dev.txt again  make clean     remove .venv and caches
@@ -52,7 +53,7 @@ SARIF  := build/sarif/package/lib/schemas/sarif-2.1.0-rtm.5.json
 # Tests start hundreds of programs: each takes the bytecode that the first has written.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: release wheel-trial test test-all test-programs test-versions chaos jobs coverage site gpu-test gpu-once leaks lint format demo bench truth docs pictures fuzz pins clean install
+.PHONY: release wheel-trial nightly test test-all test-programs test-versions chaos jobs coverage site gpu-test gpu-once leaks lint format demo bench truth docs pictures fuzz pins clean install
 
 test: lint
 	$(BIN)/pytest -n $(JOBS) --dist loadfile -m 'not slow' --durations 20 $(ARGS)
@@ -146,9 +147,13 @@ docs: install
 pictures: install
 	$(BIN)/python docs/pictures.py
 
-# Two minutes, most of them for the installation of an environment with the pinned packages.
+# Four minutes, most of them for the installation of an environment with the pinned packages.
 wheel-trial: install
 	$(BIN)/python tests/wheel_trial.py $(ARGS)
+
+# The same as the workflow of that name, from whose file it reads what to run.
+nightly: install
+	$(BIN)/python tests/nightly.py $(ARGS)
 
 # Both archives are the same bytes each time. The list is of a new environment with the wheel alone;
 # the program that writes it has an environment of its own.

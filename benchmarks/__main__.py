@@ -12,11 +12,12 @@ import datetime as dt
 import json
 import os
 import platform
+import re
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import Final
@@ -45,6 +46,12 @@ BENCHMARKS: Final[Mapping[str, tuple[str, str | None]]] = {
     "listening": ("", ""),
 }
 """Options of each in a whole run and in a quick one, of which None is left out."""
+MAX_NOISE: Final = 0.25
+"""What a figure may get worse by from one run to the next, without being named."""
+_ROW: Final = re.compile(
+    r"\| (?P<what>.+) \| (?P<value>[-+.\de]+) (?P<unit>\S*) \| "
+    r"(?P<bound>at least|at most) (?P<target>[-+.\de]+) .*"
+)
 HEAD: Final = """\
 # Benchmarks
 
@@ -83,6 +90,9 @@ def main() -> None:
     if options.quick:
         print(f"\n{table}\n{took_min:.1f} minutes")
         return
+    before = PAGE.read_text(encoding="utf-8") if PAGE.exists() else ""
+    for regression in find_regressions(before, table):
+        print(f"regression: {regression}")
     PAGE.write_text(f"{HEAD}{machine()}, {took_min:.0f} minutes.\n\n{table}", encoding="utf-8")
     print(f"\n{took_min:.1f} minutes; wrote {PAGE}")
 
@@ -110,6 +120,36 @@ def section(name: str, given: list[str], peers: str) -> str:
 def read_figure(line: str) -> Figure:
     """Return a figure from its line of JSON."""
     return Figure(*json.loads(line))
+
+
+def find_regressions(before: str, after: str) -> Iterator[str]:
+    """Yield a sentence for each figure of two pages that is worse by more than noise.
+
+    Args:
+        before: The page with the last figures.
+        after: The page, or the tables, with the new ones.
+    """
+    earlier = dict(_read_rows(before))
+    for key, figure in _read_rows(after):
+        old = earlier.get(key, figure)
+        loss = old.value - figure.value if figure.at_least else figure.value - old.value
+        # Of a value near zero, the target says what is little.
+        if loss > MAX_NOISE * max(abs(old.value), abs(figure.target)):
+            unit = figure.unit
+            yield f"{figure.what}: {old.value:g} {unit} before, {figure.value:g} {unit} now"
+
+
+def _read_rows(page: str) -> Iterator[tuple[tuple[str, str], Figure]]:
+    """Yield each figure with its benchmark and its name."""
+    benchmark = ""
+    for line in page.splitlines():
+        if line.startswith("## "):
+            benchmark = line.strip("# `")
+        if row := _ROW.fullmatch(line):
+            is_at_least = row["bound"] == "at least"
+            value, target = float(row["value"]), float(row["target"])
+            figure = Figure(row["what"], value, row["unit"], target, is_at_least)
+            yield (benchmark, figure.what), figure
 
 
 def machine() -> str:

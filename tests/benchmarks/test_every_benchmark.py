@@ -38,3 +38,26 @@ def test_a_benchmark_that_fails_says_so(capfd: pytest.CaptureFixture[str]) -> No
     table = benchmarks.section("no_such_benchmark", [], "python")
     assert "| ended with exit code 1 | | | |" in table
     assert "no_such_benchmark" in capfd.readouterr().err
+
+
+def test_figures_that_got_worse_by_more_than_noise_are_named() -> None:
+    before = benchmarks.PAGE.read_text(encoding="utf-8")
+    assert list(benchmarks.find_regressions(before, before)) == []
+    assert len(list(benchmarks._read_rows(before))) > 50
+
+    page = "## `python -m benchmarks.load`\n"
+    rows = {
+        "slower": ("1.2 x | at most 1 x | **missed**", "1.7 x | at most 1 x | **missed**"),
+        "a bit slower": ("1.2 x | at most 1 x | **missed**", "1.3 x | at most 1 x | **missed**"),
+        "near nothing": ("0.01 s | at most 0.5 s | met", "0.1 s | at most 0.5 s | met"),
+        "faster": ("9 x | at least 5 x | met", "4 x | at least 5 x | **missed**"),
+    }
+    old, new = (
+        page + "".join(f"| {what} | {values[i]} |\n" for what, values in rows.items())
+        for i in (0, 1)
+    )
+    assert list(benchmarks.find_regressions(old, new)) == [
+        "slower: 1.2 x before, 1.7 x now",
+        "faster: 9 x before, 4 x now",
+    ]
+    assert list(benchmarks.find_regressions("", new)) == []
