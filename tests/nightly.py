@@ -63,7 +63,8 @@ def main() -> None:
     options.folder.mkdir(parents=True, exist_ok=True)
 
     has_failed = False
-    for target in read_targets(WORKFLOW.read_text(encoding="utf-8"), dt.datetime.now(dt.UTC).toordinal()):
+    night = dt.datetime.now(dt.UTC).toordinal()
+    for target in read_targets(WORKFLOW.read_text(encoding="utf-8"), night):
         if not options.only or target.name in options.only:
             outcome = run(target, options.folder / f"{target.name}.log")
             print(outcome, flush=True)
