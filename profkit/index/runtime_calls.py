@@ -112,7 +112,7 @@ def rows_named(events: EventTable, pattern: re.Pattern[str], *categories: Catego
     for category in categories:
         if named[events.has_name[category]].any():
             rows = events.rows_by_category[category]
-            mask[rows] = named[events.name[rows]]
+            mask[rows[named[events.names_by_category[category]]]] = True
     return mask
 
 

@@ -251,10 +251,16 @@ class EventTable:
         return tuple(np.split(order, ends[:-1]))
 
     @cached_property
+    def names_by_category(self) -> tuple[Int32s, ...]:
+        """Return the number of the name of each row of ``rows_by_category``."""
+        return tuple(self.name[rows] for rows in self.rows_by_category)
+
+    @cached_property
     def has_name(self) -> npt.NDArray[np.bool_]:
         """Return which names the events of each category have. Shape ``(categories, names)``."""
         is_used = np.zeros((max(Category) + 1, len(self.names)), dtype=np.bool_)
-        is_used[self.category, self.name] = True
+        for is_used_by, names in zip(is_used, self.names_by_category, strict=True):
+            is_used_by[names] = True
         return is_used
 
     @cached_property

@@ -13,6 +13,7 @@ from profkit.index.compute.op_work import UNKNOWN
 from profkit.index.compute.peaks import PRECISION_OF, Peak, Precision
 from profkit.index.device.matmul_precision import matmul_precision
 from profkit.index.distinct import distinct
+from profkit.index.runtime_calls import map_names
 from profkit.model.events import NO_ROW, Category, Int32s, Int64s, Rows
 from profkit.model.work_summary import Throughput
 
@@ -63,10 +64,12 @@ def select_timed_work(ctx: Context) -> TimedWork:
     n_bytes = work.n_bytes[is_timed]
 
     # Inputs without a recorded type have the element size that the kernel's name states.
-    for place in np.flatnonzero((n_bytes == UNKNOWN) & (main_kernel[rows] != NO_ROW)).tolist():
-        size = kernel_element_bytes(events.name_of(int(main_kernel[rows[place]])))
-        if size and work.n_untyped[is_timed][place]:
-            n_bytes[place] = size * work.n_untyped[is_timed][place]
+    untyped = np.flatnonzero((n_bytes == UNKNOWN) & (main_kernel[rows] != NO_ROW))
+    sizes = map_names(
+        events, main_kernel[rows[untyped]], lambda name: kernel_element_bytes(name) or 0, np.int64
+    )
+    sizes *= work.n_untyped[is_timed][untyped]
+    n_bytes[untyped[sizes > 0]] = sizes[sizes > 0]
 
     return TimedWork(
         rows,

@@ -132,6 +132,7 @@ _MAX_TICKS: Final = 1 << 62
 """The threads' concatenated time axes must fit into 64 bits."""
 _CHUNK: Final = 1 << 18
 """Rows processed at once, to bound memory."""
+_WALKED: Final = 1 << 14
 
 
 def build_call_tree(events: EventTable) -> CallTree:
@@ -306,22 +307,25 @@ def _assign_overlapping(
     Old traces are rounded to microseconds, so that a call may appear to end after its caller. An
     event that begins within the caller is its child.
     """
-    open_rows: list[int] = []
-    open_ends: list[int] = []
-    parents: list[int] = []
-    depths: list[int] = []
+    open_rows: list[int] = [NO_ROW]
+    open_ends: list[int] = [_MAX_TICKS]
 
-    for row, start, end in zip(rows.tolist(), starts.tolist(), ends.tolist(), strict=True):
-        while open_ends and open_ends[-1] < start:
-            open_ends.pop()
-            open_rows.pop()
+    # Lists are faster than arrays to go through, and short ones take little memory.
+    for first in range(0, len(rows), _WALKED):
+        part = rows[first : first + _WALKED]
+        times = (column[first : first + _WALKED].tolist() for column in (starts, ends))
+        parents: list[int] = []
+        depths: list[int] = []
 
-        parents.append(open_rows[-1] if open_rows else NO_ROW)
-        depths.append(len(open_rows))
-        open_rows.append(row)
-        open_ends.append(end)
-
-    parent[rows], depth[rows] = parents, depths
+        for row, start, end in zip(part.tolist(), *times, strict=True):
+            while open_ends[-1] < start:
+                open_ends.pop()
+                open_rows.pop()
+            parents.append(open_rows[-1])
+            depths.append(len(open_rows) - 1)
+            open_rows.append(row)
+            open_ends.append(end)
+        parent[part], depth[part] = parents, depths
 
 
 def compute_self_ns(events: EventTable, tree: CallTree, among: Mask) -> Int64s:
