@@ -79,9 +79,11 @@ from profkit.engine.families.sampled_texts import (
     describe_sampled_place,
     mostly_waits,
     receives,
+    suggest_elsewhere,
     suggest_sampled_fix,
 )
 from profkit.index.distinct import marked
+from profkit.index.host.frames import parse_frame
 from profkit.index.host.source import NO_FRAME
 from profkit.index.intervals import (
     Intervals,
@@ -202,13 +204,15 @@ def _detect_sampled(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
         if not reaches_share(ctx, cost_ns, thresholds.min_saved_share):
             continue
 
+        # Then it costs what all pauses cost, and the message says the same.
         is_all = spent_ns >= _NEARLY_ALL * pauses.total_ns
+        spent_ns = pauses.total_ns if is_all else spent_ns
         yield INFO.finding(
             # A service is idle between requests, and in a training loop the sender is slow.
             severity="note" if receives(place) else "warning",
             confidence="medium",
             message=describe_sampled_place(ctx, place, spent_ns),
-            fix=suggest_sampled_fix(place),
+            fix=suggest_sampled_fix(ctx, place),
             locations=known_locations(place.location),
             n=len(ctx.steps),
             # Of several functions only the sum of the pauses is known, and none can be replayed
@@ -261,7 +265,7 @@ def _detect_called(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
                 f"The GPU is idle for {time_with_share(ctx, time.total_ns)} while the host runs "
                 f"Python{at(location)}{mostly}."
             ),
-            fix=_FIX_WAIT if is_wait else _suggest_fix(ctx, callee),
+            fix=_FIX_WAIT if is_wait else _suggest_fix(ctx, location.function or "", callee),
             locations=known_locations(location),
             rows=rows,
             evidence={"idle_ns": time.total_ns, "callee": callee},
@@ -269,22 +273,14 @@ def _detect_called(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
         )
 
 
-def _suggest_fix(ctx: Context, callee: str) -> str:
-    """Suggest where else a function could run, with a data loader only where there is one."""
+def _suggest_fix(ctx: Context, function: str, callee: str) -> str:
+    """Suggest where else a function could run, or how it takes less."""
     if callee.endswith("function sleep>"):
         return "Leave out the sleep."
     if _PIPELINE.search(callee):
         return _FIX_PIPELINE
-    # Many programs of inference load nothing, and a loader's arguments would tell them nothing.
-    if len(ctx.data_waits):
-        return (
-            "Do this in the data set, with `DataLoader(..., num_workers=4)`, or on the GPU, or "
-            "once before the loop."
-        )
-    return (
-        "Do this on the GPU, or once before the loop, or for the next step in a process of its own "
-        "while the GPU works: a `DataLoader` with workers does that for data."
-    )
+    frame = parse_frame(callee)
+    return suggest_elsewhere(ctx, function, "" if frame is None else frame.function)
 
 
 def _find_pauses(ctx: Context, thresholds: Thresholds) -> Intervals:

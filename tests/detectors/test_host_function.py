@@ -63,8 +63,12 @@ def sleep(b: TraceBuilder) -> None:
 @pytest.mark.parametrize(
     ("pause", "text", "fix"),
     [
-        (augment, "in augment (data.py:30).", "a `DataLoader` with workers"),
-        (preprocess, "in augment (data.py:30), mostly `preprocess()` of transformers.", "workers"),
+        (augment, "in augment (data.py:30).", "Do the work of `augment` in a data set, with `Data"),
+        (
+            preprocess,
+            "in augment (data.py:30), mostly `preprocess()` of transformers.",
+            "Do the work of `preprocess` in a data set, with `DataLoader(..., num_workers=4)`",
+        ),
         (sleep, "in train (train.py:10), mostly `sleep()`.", "Leave out the sleep."),
     ],
 )
@@ -164,7 +168,17 @@ def test_a_data_loader_is_suggested_where_there_is_one(found: Found) -> None:
         augment(b)
 
     (finding,) = found(program(load_and_augment), RULE)
-    assert "in the data set, with `DataLoader(..., num_workers=4)`" in finding.fix
+    assert finding.fix.startswith("Do the work of `augment` in the data set, with `DataLoader(...,")
+
+
+def test_what_prepares_no_data_is_called_less_often(found: Found) -> None:
+    def simulate(b: TraceBuilder) -> None:
+        with b.frame("world.py", 30, "simulate"):
+            b.advance(5_000_000)
+
+    (finding,) = found(program(simulate), RULE)
+    assert finding.fix.startswith("Call `simulate` less often, or once before the loop")
+    assert finding.fix.endswith("or compute it with tensors on the GPU.")
 
 
 def test_a_pipeline_of_transformers_prepares_inputs_itself(found: Found) -> None:

@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 
-from profkit.model.capture_info import CpuTime, SampledFunction
+from profkit.model.capture_info import CpuTime, HostThreads, SampledFunction
 from profkit.model.finding import Finding
 from profkit.model.report import Report
 from profkit.testing import TraceBuilder
@@ -30,6 +30,23 @@ def test_a_collection_in_each_step_is_named_with_its_line_and_share(found: Found
     assert "gc.freeze()" in finding.fix
     assert (finding.cost.per_step_ns, finding.cost.basis) == (9 * MS, "estimate")
     assert (finding.locations[0].line, finding.severity) == (18, "warning")
+
+
+def test_the_message_has_the_time_that_it_costs(found: Found) -> None:
+    # Samples tell 8.6 ms per step of it, which is all but for their error.
+    functions = [function("main", 18, 86, callee="gc.collect"), MODEL(14)]
+    (finding,) = found(recording(functions, busy_python(9, 1), MAIN_OPS), RULE)
+    assert "The program spends 9.00 ms per step (90%)" in finding.message
+    assert finding.cost.per_step_ns == finding.evidence["python_ns"] / finding.n == 9 * MS
+
+
+def test_one_core_has_no_room_for_workers(found: Found) -> None:
+    b = recording([function("make_batch", 9, 90), MODEL(10)], busy_python(9, 1), MAIN_OPS)
+    assert b.capture is not None
+    b.capture = replace(b.capture, threads=HostThreads(n_cores=1, n_threads=1, n_ranks=1))
+    (finding,) = found(b, RULE)
+    assert finding.fix.startswith("Compute `make_batch` with whole arrays")
+    assert "num_workers" not in finding.fix
 
 
 def test_a_wait_for_a_backward_pass_in_another_thread_is_not_a_function(found: Found) -> None:
@@ -59,8 +76,11 @@ def test_a_wait_for_a_backward_pass_in_another_thread_is_not_a_function(found: F
         (function("poll", 9, 90, callee="time.sleep", waits=True), "Leave out the sleep"),
         (function("poll", 9, 90, callee="results.get", waits=True), "Make what `results.get` wa"),
         (function("poll", 9, 90, callee="job.result", waits=True), "Start `job.result` in a th"),
-        (function("make_batch", 9, 90), "`DataLoader(..., num_workers=4)`"),
-        (function("main", 9, 90, callee="tokenizer.encode", library="tok"), "num_workers=4"),
+        (
+            function("make_batch", 9, 90),
+            "of `make_batch` in a data set, with `DataLoader(..., num_wor",
+        ),
+        (function("main", 9, 90, callee="tokenizer.encode", library="tok"), "num_workers=2"),
         (function("main", 9, 90, callee="torch.save", library="torch"), "async_save"),
         (
             function("main", 9, 90, callee="writer.add_histogram", library="torch"),

@@ -90,6 +90,12 @@ def count_cores(ctx: Context) -> int | None:
     return None if threads is None else max(1, threads.n_cores // threads.n_ranks)
 
 
+def count_helpful_workers(ctx: Context) -> int:
+    """Count the workers that leave the model the cores that it needs itself."""
+    n_workers = _MORE_WORKERS if ctx.has_device_work else _FEW_WORKERS
+    return min(n_workers, count_cores(ctx) or _MORE_WORKERS)
+
+
 def suggest_for_sampler(function: LoaderFunction) -> str:
     """Return the fix of a sampler that takes long for the indices of a batch."""
     return (
@@ -203,8 +209,7 @@ def _count_workers(ctx: Context, wait: LoaderWait) -> int:
     if wait.is_without_core and not wait.is_for_lock:
         n_needed = -(-round(wait.ns) // max(1, round(wait.step_ns - wait.ns)))
         return max(_MORE_WORKERS, min(_MAX_WAITING_WORKERS, n_needed))
-    n_workers = _MORE_WORKERS if ctx.has_device_work else _FEW_WORKERS
-    return min(n_workers, count_cores(ctx) or _MORE_WORKERS)
+    return count_helpful_workers(ctx)
 
 
 def _divide_stream(wait: LoaderWait) -> str:

@@ -4,6 +4,7 @@ import posixpath
 from typing import Final
 
 from profkit.engine.context import Context
+from profkit.engine.families.loader_fixes import count_cores, count_helpful_workers
 from profkit.engine.families.sampled_python import CHECKPOINT_CALL, SampledPlace
 from profkit.engine.windows import time_with_share
 from profkit.model.location import MODULE_LEVEL, Location, numbered_line
@@ -84,7 +85,7 @@ def describe_sampled_place(ctx: Context, place: SampledPlace, spent_ns: int) -> 
     return f"The program {verb} {time} in {where}{gpu}."
 
 
-def suggest_sampled_fix(place: SampledPlace) -> str:
+def suggest_sampled_fix(ctx: Context, place: SampledPlace) -> str:
     """Return what to do about a function, by what it does."""
     if fix := _suggest_for_call(place):
         return fix
@@ -95,17 +96,35 @@ def suggest_sampled_fix(place: SampledPlace) -> str:
             f"Start {_name(place)} in a thread or process ahead of the step that needs its result, "
             "so that the step does not wait for it."
         )
+    return suggest_elsewhere(ctx, place.location.function or "", place.callee)
 
-    function = place.location.function or ""
-    if _PREPARES.search(function) or _PREPARES.search(place.callee):
+
+def suggest_elsewhere(ctx: Context, function: str, callee: str) -> str:
+    """Return where else the work of a function can be done, or how it takes less.
+
+    Args:
+        function: The function of the program.
+        callee: What it calls for most of its time, or empty.
+    """
+    name = callee or function
+    name = "this" if name in {"", MODULE_LEVEL} else f"`{name}`"
+    if not (_PREPARES.search(function) or _PREPARES.search(callee)):
+        tensors = "tensors on the GPU" if ctx.has_device_work else "whole arrays or tensors"
         return (
-            f"Do the work of {_name(place)} in the data set, with "
-            "`DataLoader(..., num_workers=4)`, or compute it with whole arrays instead of one "
-            "element at a time."
+            f"Call {name} less often, or once before the loop if its result stays the same, or "
+            f"compute it with {tensors}."
         )
+
+    if count_cores(ctx) == 1:
+        return (
+            f"Compute {name} with whole arrays instead of one element at a time, or once before "
+            "the loop if the data stay the same: workers would share the program's one core."
+        )
+    has_loader, n_workers = len(ctx.data_waits) > 0, count_helpful_workers(ctx)
+    where = "in the data set" if has_loader else "in a data set"
     return (
-        f"Call {_name(place)} less often, or once before the loop if its result stays the same, or "
-        "compute it with whole arrays or tensors."
+        f"Do the work of {name} {where}, with `DataLoader(..., num_workers={n_workers})`, or "
+        "compute it with whole arrays instead of one element at a time."
     )
 
 
