@@ -83,6 +83,7 @@ from profkit.engine.wording import (
     at_first,
     counted,
     find_costliest_lines,
+    from_torch,
     known_locations,
     listed,
     tensor_method,
@@ -140,7 +141,7 @@ __all__ = [  # noqa: RUF022  (in groups)
     "find_costly_waits",
     # Parts of messages.
     "find_costliest_lines", "MAX_LINES", "known_locations", "at", "at_first", "tensor_method",
-    "counted", "listed", "times_per_step", "time_per_step", "time_with_share",
+    "counted", "listed", "from_torch", "times_per_step", "time_per_step", "time_with_share",
     "time_with_busy_share", "the_ranks", "the_group", "format_bytes", "format_count", "format_ns",
     "format_share", "format_times", "visible", "middle_cut", "event_ids", "MAX_EVENT_IDS",
     # Events.

@@ -64,6 +64,7 @@ from profkit.index.device.attention import Attentions, find_attentions, find_hos
 from profkit.index.device.matmul_precision import matmul_precision
 from profkit.index.device.streams import device_of
 from profkit.index.distinct import distinct, marked
+from profkit.index.host.source import NO_FRAME
 from profkit.index.runtime_calls import rows_named
 from profkit.rule import (
     NO_ROW,
@@ -133,6 +134,7 @@ _MODULE: Final = regex(r"^aten::_native_multi_head_attention$")
 
 
 _DROPOUT: Final = regex(r"^aten::((native_|_fused_)?dropout|bernoulli)_?$")
+_MASKS: Final = regex(r"^aten::(add|sub|masked_fill|where|bitwise_or)_?$")
 _FUSED_SHARE: Final = 0.35
 """Share of a GPU's peak that a fused kernel reaches at least: FlashAttention-2 does 0.35 on an H100
 and 0.5 to 0.7 on an A100."""
@@ -169,7 +171,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
             f"between take {describe_time(ctx, spent.total_ns)}, "
             f"{time_per_step(ctx, int(between_ns.sum()))} of it without the products."
         ),
-        fix=_suggest_fix(ctx, attention.softmax),
+        fix=_suggest_fix(ctx, attention),
         locations=locations,
         rows=attention.softmax,
         evidence={
@@ -267,8 +269,9 @@ def _find_host_rates(ctx: Context, rows: Rows) -> Float64s:
     return np.full(len(rows), rate)
 
 
-def _suggest_fix(ctx: Context, softmax: Rows) -> str:
+def _suggest_fix(ctx: Context, attention: Attentions) -> str:
     """Suggest the fix for the function that called the operators."""
+    softmax = attention.softmax
 
     def are_in_operator(pattern: re.Pattern[str]) -> bool:
         caller = ctx.tree.nearest(rows_named(ctx.events, pattern, Category.OP))[softmax]
@@ -287,7 +290,14 @@ def _suggest_fix(ctx: Context, softmax: Rows) -> str:
             'Load the model with `attn_implementation="sdpa"`, or with a newer version of '
             "Transformers if this one has no such implementation of the model."
         )
-    return (
-        "Call `torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=...)`; load "
-        'models of Transformers with `attn_implementation="sdpa"`.'
-    )
+    # A mask or a bias is added to the products, or put where the softmax shall be zero.
+    between: Rows | Int32s = attention.between
+    if ctx.has_device_work:
+        between = ctx.launches.op[np.searchsorted(ctx.launches.work, between)]
+    has_mask = rows_named(ctx.events, _MASKS, Category.OP)[between[between != NO_ROW]].any()
+    mask = ", attn_mask=..." if has_mask else ""
+    call = f"Call `torch.nn.functional.scaled_dot_product_attention(q, k, v{mask})`"
+    is_of_program = ctx.source.frame[softmax] != NO_FRAME
+    if (is_of_program & ~ctx.source.in_library[softmax]).all():
+        return f"{call} in place of the products and the softmax."
+    return f'{call}; load models of Transformers with `attn_implementation="sdpa"`.'

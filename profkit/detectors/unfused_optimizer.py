@@ -74,6 +74,7 @@ from profkit.rule import (
     dataclass,
     find_costliest_lines,
     format_count,
+    from_torch,
     in_windows,
     measure_saving,
     needs,
@@ -182,7 +183,7 @@ def _build_findings(
             f"after the other with {format_count(n_ops_per_call)} operators in all. It takes "
             f"{time_with_share(ctx, step_ns)}{for_kernels if len(work) else ''}."
         ),
-        fix=_suggest_fix(optimizer, on_gpu=bool(len(work))),
+        fix=_suggest_fix(ctx, optimizer, on_gpu=bool(len(work))),
         locations=locations,
         rows=ops,
         n=len(calls),
@@ -244,22 +245,24 @@ def _find_loops(ctx: Context, calls: Rows) -> tuple[Rows, Rows]:
     return caller[is_update], ops[is_update]
 
 
-def _suggest_fix(optimizer: str, *, on_gpu: bool) -> str:
+def _suggest_fix(ctx: Context, optimizer: str, *, on_gpu: bool) -> str:
     if not on_gpu:
         return (
-            f"Pass `fused=True` to `torch.optim.{optimizer}` (on a CPU from torch 2.4 on), which "
-            "updates all parameters in one operator."
+            f"Pass `fused=True` to `torch.optim.{optimizer}`{from_torch(ctx, '2.4', 'on a CPU')}, "
+            "which updates all parameters in one operator."
         )
 
     # Fused kernels are faster than foreach ones, where the optimizer has them.
-    foreach = "`foreach=True`, the default on GPUs since torch 2.0"
+    is_known_new = not from_torch(ctx, "2.0")
+    foreach = f"`foreach=True`{'' if is_known_new else ', the default on GPUs since torch 2.0'}"
     if optimizer in _FUSED_ON_GPU:
         return (
-            f"Pass `fused=True` to `torch.optim.{optimizer}` (from torch "
-            f"{_FUSED_ON_GPU[optimizer]} on), or {foreach}."
+            f"Pass `fused=True` to `torch.optim.{optimizer}`"
+            f"{from_torch(ctx, _FUSED_ON_GPU[optimizer])}, or {foreach}."
         )
     if optimizer in _FOREACH:
-        return f"Pass {foreach}, to `torch.optim.{optimizer}`."
+        comma = "" if is_known_new else ","
+        return f"Pass {foreach}{comma} to `torch.optim.{optimizer}`."
     return (
         "Use an optimizer of `torch.optim` with `fused=True`, or call `step()` in a function that "
         "`torch.compile` compiles, or write the update with `torch._foreach_*` operators."

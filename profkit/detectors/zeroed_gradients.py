@@ -62,6 +62,7 @@ from profkit.rule import (
     dataclass,
     find_costliest_lines,
     find_rows,
+    from_torch,
     in_windows,
     measure_saving,
     needs,
@@ -130,14 +131,20 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
             f"Gradients are filled with zeros{at_first(locations)}, "
             f"{times_per_step(ctx, len(fills))}{added} {' and '.join(times)}."
         ),
-        fix=(
-            "Call `zero_grad()` without `set_to_none=False`; before PyTorch 2.0 pass "
-            "`set_to_none=True`."
-        ),
+        fix=_suggest_fix(ctx),
         locations=locations,
         rows=fills,
         evidence={"n_fills": len(fills), "n_adds": len(adds)},
         spans=covered_by(ctx.events, work if len(work) else ops).pairs(),
+    )
+
+
+def _suggest_fix(ctx: Context) -> str:
+    if not from_torch(ctx, "2.0"):
+        return "Leave out `set_to_none=False` where `zero_grad()` is called."
+    return (
+        "Call `zero_grad()` without `set_to_none=False`; before PyTorch 2.0 pass "
+        "`set_to_none=True`."
     )
 
 

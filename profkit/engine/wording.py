@@ -9,10 +9,12 @@ from profkit.model.location import Location
 from profkit.model.process_group import ProcessGroup
 from profkit.model.torch_names import TENSOR_METHOD
 from profkit.names import visible
+from profkit.patterns import regex
 from profkit.units import format_count, format_ns, format_times
 
 MAX_LINES: Final = 3
 """Source lines that a finding names at most."""
+_VERSION: Final = regex(r"^(\d+)\.(\d+)")
 _MAX_RUNS: Final = 4
 _MAX_SINGLE: Final = 2
 
@@ -98,6 +100,21 @@ def tensor_method(ctx: Context, row: int) -> str | None:
         return None
     match = TENSOR_METHOD.match(ctx.events.name_of(parent))
     return match[1] if match else None
+
+
+def from_torch(ctx: Context, version: str, where: str = "") -> str:
+    """Return `` (from torch 2.4 on)``, or nothing if the recorded torch is known to be as new.
+
+    Args:
+        version: Major and minor version.
+        where: What the version is for, such as ``on a CPU``.
+    """
+    recorded = _VERSION.match(ctx.trace.capture.torch or "") if ctx.trace.capture else None
+    if recorded is not None and tuple(map(int, recorded.groups())) >= tuple(
+        map(int, version.split("."))
+    ):
+        return ""
+    return f" ({where}{' ' if where else ''}from torch {version} on)"
 
 
 def listed(parts: Sequence[str]) -> str:

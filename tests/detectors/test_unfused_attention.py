@@ -51,6 +51,20 @@ def test_it_costs_the_kernels_between_the_products(found: Found) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("between", "arguments"),
+    [(("aten::mul",), "(q, k, v)`"), (("aten::mul", "aten::add"), "(q, k, v, attn_mask=...)`")],
+)
+def test_the_programs_own_attention_is_told_what_to_call_with_a_mask_where_it_has_one(
+    found: Found, between: tuple[str, ...], arguments: str
+) -> None:
+    (finding,) = found(network(("aten::bmm", *between, "aten::_softmax", "aten::bmm")), RULE)
+    assert finding.fix == (
+        f"Call `torch.nn.functional.scaled_dot_product_attention{arguments} in place of the "
+        "products and the softmax."
+    )
+
+
 def test_the_backward_passes_of_what_is_between_count_too(found: Found) -> None:
     b = TraceBuilder()
     for _ in range(3):

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
+from profkit.model.capture_info import CaptureInfo
 from profkit.model.finding import Finding
 from profkit.model.report import Report
 from profkit.testing import TraceBuilder
@@ -130,6 +131,14 @@ def test_adam_reads_its_steps_in_a_loop_on_a_cpu(found: Found) -> None:
 
 def test_an_optimizer_without_a_fused_step_on_a_cpu_is_not_reported(found: Found) -> None:
     assert found(training(mark="Optimizer.step#RMSprop.step", on_gpu=False), RULE) == ()
+
+
+@pytest.mark.parametrize("version", ["2.3.1", "2.4.0", "2.13.0+cpu"])
+def test_a_version_that_the_program_has_is_no_condition(found: Found, version: str) -> None:
+    b = training(on_gpu=False)
+    b.capture = CaptureInfo(version="0", name="train", steps="user", torch=version)
+    (finding,) = found(b, RULE)
+    assert ("from torch 2.4 on" in finding.fix) == (version == "2.3.1")
 
 
 @pytest.mark.parametrize(

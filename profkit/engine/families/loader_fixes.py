@@ -108,7 +108,7 @@ def suggest_for_workers(ctx: Context, wait: LoaderWait) -> str:
     """Return the fix of a loader that has workers."""
     function, less = wait.function, _suggest_less(wait)
     if function is not None and wait.is_for_lock:
-        return f"D{less[1:]}: workers wait for each other there, and more of them are no help."
+        return f"{_sentence(less)}: workers wait for each other there, and more are no help."
     if function is not None and wait.is_without_core:
         return (
             f"Raise `num_workers`, also beyond the cores: `{function.owner}` mostly waits. Or "
@@ -128,8 +128,8 @@ def suggest_for_workers(ctx: Context, wait: LoaderWait) -> str:
     # More workers than cores would take turns.
     if n_cores is not None and n_workers >= n_cores:
         return (
-            f"D{less[1:]}: the loader's workers are too slow, and there are no cores for more of "
-            "them."
+            f"{_sentence(less)}: the loader's workers are too slow, and there are no cores for "
+            "more of them."
         )
     return (
         f"Raise `num_workers` or `prefetch_factor`, or {less}: the loader's workers are too slow."
@@ -150,7 +150,8 @@ def suggest_workers(ctx: Context, wait: LoaderWait) -> str:
 
     saved_ns = saved_by_workers_ns(ctx, wait)
     if saved_ns == 0:
-        return f"D{less[1:]}: the program has one core, which workers would share with the model."
+        clause = _sentence(less)
+        return f"{clause}: the program has one core, which workers would share with the model."
 
     n_workers, limit = _count_workers(ctx, wait), _describe_limit(ctx, wait, saved_ns)
     if are_within(ctx, wait.rows, TRANSFORMERS_TRAINER):
@@ -219,15 +220,22 @@ def _divide_stream(wait: LoaderWait) -> str:
     return " and divide the data by `get_worker_info()` in the dataset's `__iter__`"
 
 
+def _sentence(clause: str) -> str:
+    return clause[:1].upper() + clause[1:]
+
+
 def _suggest_less(wait: LoaderWait) -> str:
-    """Return how each batch gets cheaper, as a clause that begins with ``do`` or ``don't``."""
+    """Return how each batch gets cheaper, as a clause without a subject."""
     function = wait.function
     if function is None:
         return "do less per sample in the dataset's `__getitem__`"
-    if wait.is_for_lock:
-        return f"do less while `{function.owner}` holds its lock"
-    if wait.is_without_core:
-        return "do the waits of a batch at once, such as by threads in the dataset's `__getitems__`"
+    if wait.is_for_lock or wait.is_without_core:
+        return (
+            f"do less while `{function.owner}` holds its lock"
+            if wait.is_for_lock
+            else "do the waits of a batch at once, such as by threads in the dataset's "
+            "`__getitems__`"
+        )
     if _OPENS.search(function.callee):
         return f"do `{function.callee}` once per worker, if each sample reads the same file"
     if function.library == _TABLES:
@@ -235,4 +243,7 @@ def _suggest_less(wait: LoaderWait) -> str:
             "do the conversion of the table's columns to tensors once, before the loop, and index "
             "these per sample: a row of a table takes pandas many times as long"
         )
+    # What the program does not define is as fast as it is.
+    if function.callee not in {"", function.owner}:
+        return f"call `{function.callee}` less often in `{function.owner}`"
     return f"do less in `{function.name}`"
