@@ -34,6 +34,7 @@ from profkit.present.limiters import (
     describe_job_limiter,
     find_candidates,
     find_job_limiter,
+    find_recurrent_module,
     find_restart_finding,
     has_named_python,
     main_function,
@@ -74,6 +75,10 @@ _FEWER_OPERATORS: Final = (
 _LARGER_BATCHES: Final = (
     "Its operators take longer to call than to compute: larger batches, or fewer and larger "
     "operators, would take less per sample."
+)
+_RECURRENT: Final = (
+    "`{}` runs operators for each element of a sequence, and each takes longer to call than to "
+    "compute: larger batches or shorter sequences would take less per sample."
 )
 _REMARKS: Final = (Cause.COLD_START, Cause.UNRECORDED, Cause.OTHER_STEPS)
 """What the headline names even if it is not what limits the program, in this order."""
@@ -378,7 +383,7 @@ def _without_costs(diagnosis: _Diagnosis) -> str:
     if diagnosis.causes.intersection(_ONE_TIME) and not has_later_steps:
         return _WARM_UP
     if Cause.OPERATORS in diagnosis.causes and runs_short_operators(diagnosis.window):
-        return _FEWER_OPERATORS
+        return _suggest_fewer_operators(report)
     if any(finding.cost.ns for finding in report.findings):
         breakdown = report.summary.breakdown
         whole = "step time" if breakdown and breakdown.per_step_ns is not None else "the recording"
@@ -388,6 +393,12 @@ def _without_costs(diagnosis: _Diagnosis) -> str:
     if costly:
         return _main_finding(report) or f"No problems found, but {counted(len(costly), 'note')}."
     return with_skipped_checks(NO_PROBLEMS, report)
+
+
+def _suggest_fewer_operators(report: Report) -> str:
+    """Return what takes less than many short operators; of torch's own, what the program can do."""
+    module = find_recurrent_module(report)
+    return _RECURRENT.format(module) if module else _FEWER_OPERATORS
 
 
 def _find_unexplained(diagnosis: _Diagnosis) -> str:

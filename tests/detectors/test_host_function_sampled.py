@@ -37,7 +37,7 @@ def test_the_message_has_the_time_that_it_costs(found: Found) -> None:
     functions = [function("main", 18, 86, callee="gc.collect"), MODEL(14)]
     (finding,) = found(recording(functions, busy_python(9, 1), MAIN_OPS), RULE)
     assert "The program spends 9.00 ms per step (90%)" in finding.message
-    assert finding.cost.per_step_ns == finding.evidence["python_ns"] / finding.n == 9 * MS
+    assert finding.cost.ns == finding.evidence["python_ns"] == finding.n * 9 * MS
 
 
 def test_one_core_has_no_room_for_workers(found: Found) -> None:

@@ -771,6 +771,22 @@ def test_a_loop_of_operators_that_compute_hardly_anything_has_a_cure(
     assert ("fewer, larger operators would take less." in text) == is_told
 
 
+def test_the_operators_of_a_recurrent_module_are_not_the_programs_to_change(
+    tmp_path: Path,
+) -> None:
+    b = TraceBuilder(device_names=(), stacks=True)
+    for _ in range(2):
+        with b.step(), b.frame("train.py", 16, "forward"), b.op("aten::gru"):
+            for _ in range(1_000):
+                b.compute("aten::addmm", 4_000)
+    text = headline(analyze(b.write(tmp_path / "trace.json")))
+    assert "fewer, larger operators" not in text
+    assert text.endswith(
+        "`nn.GRU` runs operators for each element of a sequence, and each takes longer to call "
+        "than to compute: larger batches or shorter sequences would take less per sample."
+    )
+
+
 @pytest.mark.parametrize(
     ("operator_ns", "python_ns", "is_told"),
     [

@@ -12,6 +12,7 @@ from profkit.present.limiters.device import find_device_candidates
 from profkit.present.limiters.host import find_host_candidates
 from profkit.present.limiters.job import describe_job_limiter, find_job_limiter
 from profkit.present.limiters.lines import (
+    find_recurrent_module,
     has_named_python,
     main_function,
     runs_short_operators,
@@ -37,6 +38,7 @@ __all__ = [
     "describe_job_limiter",
     "find_candidates",
     "find_job_limiter",
+    "find_recurrent_module",
     "find_restart_finding",
     "has_named_python",
     "main_function",

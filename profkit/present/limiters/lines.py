@@ -28,6 +28,14 @@ _CALL_NS: Final = 5_000
 _SMALL_OPERATOR_NS: Final = 30_000
 _BETWEEN_OPERATORS_NS: Final = 150_000
 """Python between two operators: modules, an optimizer, the start of a backward pass, recorded."""
+_RECURRENT_MODULES: Final = {
+    "aten::gru": "nn.GRU",
+    "aten::lstm": "nn.LSTM",
+    "aten::rnn_tanh": "nn.RNN",
+    "aten::rnn_relu": "nn.RNN",
+}
+_MIN_FORWARD: Final = 0.2
+"""A forward pass takes a third of a module's time in training, and all of it in inference."""
 _MIN_SMALL_SHARE: Final = 0.7
 """It is 0.73 or more where a model of some kilobytes learns, and 0.04 or less in steps of 5 ms."""
 _MIN_BETWEEN_SHARE: Final = 0.4
@@ -151,6 +159,26 @@ def spends_time_in_calls(window: Window | None) -> bool:
     total_ns = window.path.total_ns
     is_small = small_ns.total() >= _MIN_SMALL_SHARE * total_ns > 0
     return is_small and small_ns["python"] >= _MIN_BETWEEN_SHARE * total_ns
+
+
+def find_recurrent_module(report: Report) -> str:
+    """Return the recurrent module of torch that runs most operators, such as ``nn.GRU``, or empty.
+
+    On a CPU torch runs these modules as operators for each element of the sequence, in C++: the
+    program can change neither their number nor their size.
+
+    Source: ``aten/src/ATen/native/RNN.cpp`` (``FullLayer``).
+    """
+    ops = report.summary.top_ops
+    all_ns = sum(op.self_ns for op in ops)
+    return next(
+        (
+            module
+            for op in ops
+            if (module := _RECURRENT_MODULES.get(op.name)) and op.total_ns >= _MIN_FORWARD * all_ns
+        ),
+        "",
+    )
 
 
 def _describe_short_operators(line: PathLine | PathFunction, window: Window) -> str:
