@@ -1,12 +1,12 @@
 """Tables of columns."""
 
 from dataclasses import fields
-from typing import Any, Self, TypeVar, cast, get_args, get_origin
+from typing import Any, Self, TypeVar, cast, get_origin
 
 import numpy as np
 
 from profkit.dataclass import dataclass, replace
-from profkit.model.events import Mask, Rows
+from profkit.model.events import Mask, Rows, dtype_of
 
 _Table = TypeVar("_Table")
 
@@ -16,7 +16,7 @@ def build_empty(kind: type[_Table]) -> _Table:
     columns = {
         column.name: ()
         if get_origin(column.type) is tuple
-        else np.zeros(0, dtype=get_args(get_args(column.type)[1])[0])
+        else np.zeros(0, dtype=dtype_of(column.type))
         for column in fields(cast("Any", kind))
     }
     return kind(**columns)

@@ -7,7 +7,7 @@ attributes of only some events are :class:`SparseColumn`. All arrays are read-on
 import re
 from enum import IntEnum
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -32,6 +32,17 @@ RowArray = TypeVar("RowArray", Rows, Int32s)
 
 NO_ROW: Final = -1
 """Stands for no row: no parent, no launch, no operator."""
+
+
+def dtype_of(array_type: Any) -> np.dtype[Any]:  # noqa: ANN401  (a type with arguments)
+    """Return the dtype of ``NDArray[np.int32]``.
+
+    Since NumPy 2.5 its last argument is the scalar type; before, a ``dtype`` with that argument.
+    """
+    last = get_args(array_type)[-1]
+    (scalar,) = get_args(last) or (last,)
+    dtype: np.dtype[Any] = np.dtype(scalar)
+    return dtype
 
 
 class Category(IntEnum):

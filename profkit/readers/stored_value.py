@@ -5,11 +5,12 @@ arrays.
 """
 
 from collections.abc import Callable
-from typing import Any, Final, TypeVar, get_args
+from typing import Any, Final, TypeVar
 
 import msgspec
 import numpy as np
 
+from profkit.model.events import dtype_of
 from profkit.readers.cache import Cache, Entry, Key
 
 _T = TypeVar("_T")
@@ -91,7 +92,7 @@ def _check(kind: Any, value: object) -> object:  # noqa: ANN401  (a type with ar
     Raises:
         ValueError: The value is not an array, or has another type.
     """
-    ((dtype,),) = (get_args(argument) for argument in get_args(kind)[1:])
+    dtype = dtype_of(kind)
     if not isinstance(value, np.ndarray) or not np.can_cast(value.dtype, dtype, "safe"):
         raise ValueError(kind)
     return value.astype(dtype, copy=False)

@@ -12,6 +12,9 @@ from profkit.capture.process import environment
 
 def test_threads_and_processes_come_from_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "3")
+    # Workers of another test's loader may just be about to end.
+    for earlier in multiprocessing.active_children():
+        earlier.join(10)
     before = environment.host_threads().n_workers
     worker = multiprocessing.Process(target=time.sleep, args=(60,))
     worker.start()
