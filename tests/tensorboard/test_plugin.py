@@ -13,6 +13,8 @@ from typing import Any
 from urllib.request import urlopen
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tensorboard.plugins import base_plugin
 from werkzeug.test import Client, TestResponse
 
@@ -162,6 +164,24 @@ def test_an_unknown_id_is_not_found(tab: Tab, ident: str) -> None:
         assert answer.content_type == "application/json"
     assert tab.get("compare", before=ident, after=ident).status_code == 404
     assert tab.get("page", id=ident).status_code == 404
+
+
+@given(
+    route=st.sampled_from(["runs", "report", "sections", "ranks", "compare", "page"]),
+    query=st.dictionaries(
+        st.sampled_from(["id", "before", "after", "of", "again"]),
+        st.text() | st.sampled_from(["known", "ranks", "../../etc/passwd", "%00", "-1", "null"]),
+    ),
+)
+def test_any_request_is_answered_or_refused(tab: Tab, route: str, query: dict[str, str]) -> None:
+    known = next(iter(tab.recordings().values()))["id"]
+    answer = tab.get(
+        route, **{key: known if value == "known" else value for key, value in query.items()}
+    )
+    assert answer.status_code in {200, 404}
+    assert answer.headers["X-Content-Type-Options"] == "nosniff"
+    if route != "page":
+        assert isinstance(json.loads(answer.data), dict)
 
 
 def test_the_ranks_of_a_run_have_a_report_of_their_own(tab: Tab, logdir: Path) -> None:
