@@ -6,7 +6,7 @@ from typing import Any
 from profkit.capture.process import program_profilers
 from profkit.capture.recording.options import Options
 from profkit.capture.recording.profiler import ProfilerRecording
-from profkit.capture.recording.region import Region
+from profkit.capture.recording.region import Region, warm_up
 
 
 class RecordingWindows:
@@ -157,6 +157,7 @@ class RecordingWindows:
             region.__exit__(None, None, None)
 
     def _make_recording(self, *, stacks: bool) -> ProfilerRecording:
+        warm_up()
         return ProfilerRecording(
             self._options,
             stacks=stacks,

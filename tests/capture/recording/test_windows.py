@@ -9,6 +9,7 @@ import torch
 
 from profkit.capture.recording.options import Options
 from profkit.capture.recording.profiler import ProfilerRecording
+from profkit.capture.recording.region import Region, warm_up
 from profkit.capture.recording.windows import RecordingWindows
 
 
@@ -74,3 +75,19 @@ def test_without_a_device_nothing_is_exported_before_it_is_written() -> None:
     assert not opened.main.records_devices
     assert opened.main._exported is None
     opened.drop_all()
+
+
+def test_the_first_region_is_used_before_a_recording_begins(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    used: list[str] = []
+    monkeypatch.setattr(Region, "__enter__", lambda _: used.append("region"))
+    monkeypatch.setattr(Region, "__exit__", lambda *_: None)
+    monkeypatch.setattr(ProfilerRecording, "start", lambda _: used.append("recording"))
+
+    # torch takes 8 to 16 ms for the first one, which would be a part of the first step.
+    warm_up.cache_clear()
+    opened = windows()
+    opened.start_main(stacks=False)
+    opened.start_lines()
+    assert used == ["region", "recording", "recording"]
