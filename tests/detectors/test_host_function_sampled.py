@@ -105,6 +105,15 @@ def test_the_fix_fits_what_the_function_does(
     assert ("waits" in finding.message) == (sampled.waiting_ns > 0)
 
 
+@pytest.mark.parametrize(("callee", "is_found"), [("torch.mm", False), ("torch.save", True)])
+def test_a_function_of_torch_that_is_an_operator_is_no_python(
+    found: Found, callee: str, *, is_found: bool
+) -> None:
+    # It took longer in the steps after the recorded ones, as of a growing tensor.
+    functions = [function("main", 18, 90, callee=callee), MODEL(10)]
+    assert bool(found(recording(functions, busy_python(9, 1), MAIN_OPS), RULE)) == is_found
+
+
 @pytest.mark.parametrize(
     ("callee", "library", "is_found"),
     [("torch.save", "torch", True), ("encode", "tokens", False), ("writer.save", "", False)],

@@ -17,6 +17,7 @@ from profkit.dataclass import dataclass
 from profkit.engine.context import Context
 from profkit.engine.families.compile import compiling_time
 from profkit.engine.families.python_calls import MAIN_CALLEE_SHARE
+from profkit.index.distinct import distinct
 from profkit.index.host.source import NO_FRAME
 from profkit.index.intervals import Intervals, covered_by, subtract, union, unite
 from profkit.index.runtime_calls import rows_named
@@ -46,6 +47,9 @@ _SUMMARY_CALL: Final = regex(
 )
 """Methods of torch's ``SummaryWriter``."""
 
+_ATEN: Final = "aten::"
+_TORCH_CALL: Final = regex(r"^torch\.(?:\w+\.)*(\w+)$")
+"""Methods of tensors are left out, since arrays of NumPy have the same."""
 _RUNS_STEP: Final = regex(r"(^|\.)(step|backward|zero_grad)$")
 """Calls, as a program writes them, of which a function that runs the steps has one."""
 _MIN_PLACE_SHARE: Final = 0.5
@@ -178,7 +182,7 @@ def find_sampled_places(ctx: Context) -> tuple[SampledPlace, ...]:
     sampled = step_samples(ctx)
     if sampled is None:
         return ()
-    shares = _python_shares(sampled, _operator_shares(ctx))
+    shares = _python_shares(sampled, _operator_shares(ctx), _operator_names(ctx))
     by_function: dict[tuple[str, str], list[_Share]] = defaultdict(list)
     for share in shares:
         by_function[share.function.place[0], share.function.place[2]].append(share)
@@ -288,10 +292,21 @@ class _Share:
     operators: float
 
 
-def _python_shares(sampled: SampledTime, operators: Mapping[_FileLine, float]) -> list[_Share]:
+def _operator_names(ctx: Context) -> set[str]:
+    """Return the names of the recorded operators, as a program calls them."""
+    names = ctx.events.names
+    used = distinct(ctx.events.name[ctx.events.rows_of(Category.OP)]).tolist()
+    return {names[name].removeprefix(_ATEN) for name in used if names[name].startswith(_ATEN)}
+
+
+def _python_shares(
+    sampled: SampledTime, operators: Mapping[_FileLine, float], operator_names: set[str]
+) -> list[_Share]:
     """Return the sampled lines without the operators' time at each.
 
-    Operators of the backward pass and batches of a loader are recorded as a whole.
+    Operators of the backward pass and batches of a loader are recorded as a whole. The steps that
+    were sampled after the recorded ones may have larger operators, such as of a growing tensor: a
+    function of torch that is one takes no Python time there either.
     """
     functions = [function for function in sampled.functions if not function.part]
     at_line: dict[_FileLine, float] = defaultdict(float)
@@ -302,6 +317,9 @@ def _python_shares(sampled: SampledTime, operators: Mapping[_FileLine, float]) -
     for function in functions:
         line, share = function.place[:2], function.ns / sampled.running_ns
         in_operators = min(1.0, operators.get(line, 0.0) / at_line[line]) if at_line[line] else 0.0
+        call = _TORCH_CALL.search(function.callee)
+        if call and call[1] in operator_names:
+            in_operators = 1.0
         shares.append(_Share(function, share * (1 - in_operators), share * in_operators))
 
     return shares
