@@ -78,6 +78,7 @@ PUBLISHED = {
     "KER021": "recurrent-loop",
     "KER022": "copied-weights",
     "KER023": "loop-over-elements",
+    "KER024": "grown-by-copies",
     "MEM001": "unfreed-tensors",
     "MEM002": "allocator-churn",
     "MEM003": "retained-graph",
