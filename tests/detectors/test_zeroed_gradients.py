@@ -93,7 +93,7 @@ def test_zeros_filled_elsewhere_are_not_gradients(found: Found, mark: str) -> No
 def test_on_the_host_it_costs_the_operators_time(found: Found) -> None:
     (finding,) = found(on_host(100_000), RULE)
     assert finding.cost.per_step_ns == 100_000
-    assert finding.cost.basis == "replay"
+    assert finding.cost.basis == "estimate"
     assert "on the host" in finding.message
 
 
