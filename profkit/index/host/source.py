@@ -163,10 +163,12 @@ def _find_calls_around(events: EventTable, python: Rows, row: int) -> Rows:
 
     Times decide, since calls of profkit, which may have started the profiler, are in no call tree.
     """
-    is_around = events.lane[python] == events.lane[row]
-    is_around &= events.ts_ns[python] <= events.ts_ns[row]
-    is_around &= events.end_ns[python] >= events.end_ns[row]
-    return np.asarray(python[is_around])
+    is_before = (events.lane[python] == events.lane[row]) & (
+        events.ts_ns[python] <= events.ts_ns[row]
+    )
+    python = python[is_before]
+    ends_ns = events.ts_ns[python] + events.dur_ns[python]
+    return np.asarray(python[ends_ns >= events.ts_ns[row] + events.dur_ns[row]])
 
 
 def find_call_stack_frames(
