@@ -25,6 +25,7 @@ from profkit.model.events import (
     Category,
     EventTable,
     Int32s,
+    Int64s,
     Mask,
     Rows,
     are_equally_long,
@@ -151,10 +152,19 @@ def starting_frames(events: EventTable) -> Mask:
     Shape ``(n,)``.
     """
     is_around = np.zeros(len(events), dtype=np.bool_)
-    starting = np.flatnonzero(rows_named(events, _STARTING, *_CALLS)).tolist()
-    python = events.rows_of(*_CALLS) if starting else np.zeros(0, dtype=np.intp)
-    for row in starting:
-        is_around[_find_calls_around(events, python, row)] = True
+    starting = events.sort_by_start(np.flatnonzero(rows_named(events, _STARTING, *_CALLS)))
+    python = events.rows_of(*_CALLS) if len(starting) else np.zeros(0, dtype=np.intp)
+
+    # A program may start to record in each step: a call contains one of these if the first end
+    # of all that begin after it is not later than its own.
+    for lane in distinct(events.lane[starting]).tolist():
+        starts = starting[events.lane[starting] == lane]
+        first_ends = np.minimum.accumulate(_end_ns(events, starts)[::-1])[::-1]
+        calls = python[events.lane[python] == lane]
+
+        n_before = np.searchsorted(events.ts_ns[starts], events.ts_ns[calls])
+        calls, n_before = calls[n_before < len(starts)], n_before[n_before < len(starts)]
+        is_around[calls[first_ends[n_before] <= _end_ns(events, calls)]] = True
     return is_around
 
 
@@ -167,8 +177,12 @@ def _find_calls_around(events: EventTable, python: Rows, row: int) -> Rows:
         events.ts_ns[python] <= events.ts_ns[row]
     )
     python = python[is_before]
-    ends_ns = events.ts_ns[python] + events.dur_ns[python]
-    return np.asarray(python[ends_ns >= events.ts_ns[row] + events.dur_ns[row]])
+    return np.asarray(python[_end_ns(events, python) >= events.ts_ns[row] + events.dur_ns[row]])
+
+
+def _end_ns(events: EventTable, rows: Rows) -> Int64s:
+    """Return when some rows end, without looking at all rows."""
+    return np.asarray(events.ts_ns[rows] + events.dur_ns[rows])
 
 
 def find_call_stack_frames(
