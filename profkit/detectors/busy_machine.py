@@ -41,7 +41,6 @@ from collections.abc import Iterator
 
 from profkit.engine.families.processor_time import (
     CORES,
-    delayed_by_program_ns,
     find_processor_time,
 )
 from profkit.rule import (
@@ -86,7 +85,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
         return
 
     threads, cpu = processor_time
-    delayed_ns = (cpu.delayed_ns or 0) - delayed_by_program_ns(threads, cpu)
+    delayed_ns = cpu.delayed_by_others_ns(threads)
     share = delayed_ns / max(1, cpu.window_ns)
     if share < thresholds.min_delayed_share:
         return

@@ -49,7 +49,6 @@ from collections.abc import Iterator
 from profkit.engine.families.loader_functions import workers_busy_share
 from profkit.engine.families.processor_time import (
     CORES,
-    delayed_by_program_ns,
     find_processor_time,
 )
 from profkit.rule import (
@@ -99,7 +98,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     # What is left of a rank's cores when each of its workers has one. Where operators use no more
     # already, there may be too many workers.
     n_fitting = max(1, threads.n_cores // threads.n_ranks - threads.n_workers)
-    delayed_ns = delayed_by_program_ns(threads, cpu)
+    delayed_ns = cpu.delayed_by_program_ns(threads)
     if n_fitting == threads.n_threads and threads.n_workers:
         if threads.n_workers * (workers_busy_share(ctx) or 0.0) > _count_fitting_workers(threads):
             return  # fewer workers could not keep up

@@ -137,7 +137,12 @@ class Context:
         capture = self.trace.capture
         if capture is None or capture.steps == "whole":
             return find_steps(self.events)
-        return find_steps(self.events, entry_name=capture.name, open_step=capture.open_step)
+        return find_steps(
+            self.events,
+            entry_name=capture.name,
+            open_step=capture.open_step,
+            left_out=capture.left_out_steps,
+        )
 
     @property
     def innermost_op(self) -> Int32s:

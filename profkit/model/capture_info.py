@@ -33,6 +33,23 @@ class CaptureCost:
 
 
 @dataclass(frozen=True)
+class HostThreads:
+    """Threads and processes of the program, and the cores that they share, when recording ended.
+
+    Attributes:
+        n_cores: Processor cores that the process may use.
+        n_threads: Threads that one operator uses.
+        n_ranks: Processes of the job on this machine.
+        n_workers: Child processes of ``multiprocessing``, such as workers of a loader.
+    """
+
+    n_cores: int
+    n_threads: int
+    n_ranks: int = 1
+    n_workers: int = 0
+
+
+@dataclass(frozen=True)
 class CpuTime:
     """Processor time spent during the window.
 
@@ -67,22 +84,48 @@ class CpuTime:
         """Share of the window for which the thread had no core; 0 where it is not known."""
         return (self.delayed_ns or 0) / self.window_ns if self.window_ns else 0.0
 
+    def delayed_by_program_ns(self, threads: HostThreads) -> int:
+        """Return the most that the thread waited for a core because of the program's others.
 
-@dataclass(frozen=True)
-class HostThreads:
-    """Threads and processes of the program, and the cores that they share, when recording ended.
+        Args:
+            threads: The threads, workers and ranks of the program.
+        """
+        # All ranks are assumed to use as much as this one.
+        rank_ns = self.process_ns + (self.children_ns or 0)
+        others_ns = threads.n_ranks * rank_ns - self.thread_ns
+        each_ns = threads.n_ranks * list(self.other_threads_ns or ())
+        each_ns += (threads.n_ranks - 1) * [self.thread_ns]
+        return max(0, min(self.delayed_ns or 0, _all_busy_ns(each_ns, others_ns, threads.n_cores)))
 
-    Attributes:
-        n_cores: Processor cores that the process may use.
-        n_threads: Threads that one operator uses.
-        n_ranks: Processes of the job on this machine.
-        n_workers: Child processes of ``multiprocessing``, such as workers of a loader.
+    def delayed_by_others_ns(self, threads: HostThreads) -> int:
+        """Return the least that the thread waited for a core because of other programs.
+
+        Args:
+            threads: The threads, workers and ranks of the program.
+        """
+        return (self.delayed_ns or 0) - self.delayed_by_program_ns(threads)
+
+
+def _all_busy_ns(each_ns: list[int], total_ns: int, n_cores: int) -> int:
+    """Return the longest time for which threads can have had all cores at the same time.
+
+    A thread has one core at a time: one that ran all the time fills one core and no second one, so
+    that the remaining threads have to fill the others. This bound can be reached for any times of
+    the threads.
+
+    Args:
+        each_ns: Processor time of each thread that is known.
+        total_ns: Processor time of all threads, those that are not known too.
+
+    Source: R. McNaughton, "Scheduling with Deadlines and Loss Functions", Management Science 6(1),
+    1959.
     """
-
-    n_cores: int
-    n_threads: int
-    n_ranks: int = 1
-    n_workers: int = 0
+    busiest_ns = sorted(each_ns, reverse=True)[: n_cores - 1]
+    bounds_ns = [total_ns // n_cores]
+    for n_filled, busy_ns in enumerate(busiest_ns, start=1):
+        total_ns = max(0, total_ns - busy_ns)
+        bounds_ns.append(total_ns // (n_cores - n_filled))
+    return min(bounds_ns)
 
 
 DEBUG_SETTINGS: Final = {
@@ -367,6 +410,8 @@ class CaptureInfo:
         stopped_by: The exception or signal that ended the window early, or empty.
         open_step: Annotation name of the step that was incomplete when the window ended, or empty;
             its duration is meaningless.
+        left_out_steps: Names of steps in which other programs took the thread's core, while it had
+            one in others: figures leave them out, and :attr:`cpu` is of the others.
         compiles: What ``torch.compile`` had compiled by then, or None where it was not used.
         threads: Threads and processes, or None where they were not recorded.
         settings: Those of :data:`DEBUG_SETTINGS` that were on, and their values.
@@ -402,6 +447,7 @@ class CaptureInfo:
     lines: OpLines | None = None
     stopped_by: str = ""
     open_step: str = ""
+    left_out_steps: list[str] = field(default_factory=list)
     compiles: Compiles | None = None
     threads: HostThreads | None = None
     settings: dict[str, str] = field(default_factory=dict)

@@ -138,6 +138,8 @@ class Summary:
             counted once.
         critical_path: The critical path of the steps, or None without events.
         n_incomplete_steps: Steps that the window cut off; figures per step leave them out.
+        n_disturbed_steps: Steps in which other programs took the thread's core, while it had one in
+            others; figures per step leave them out.
         sampled: Functions of the steps, or of a run without steps; None where nothing was sampled.
     """
 
@@ -162,6 +164,7 @@ class Summary:
     recoverable_ns: int = 0
     critical_path: CriticalPathSummary | None = None
     n_incomplete_steps: int = 0
+    n_disturbed_steps: int = 0
     sampled: SampledSummary | None = None
 
 

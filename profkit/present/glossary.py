@@ -42,6 +42,10 @@ GLOSSARY: Final[Mapping[str, Term]] = MappingProxyType(
         "incomplete step": Term(
             "a step that the recording's begin or end cut off. Figures per step leave it out.",
         ),
+        "disturbed step": Term(
+            "a step in which other programs took its thread's core for a quarter of the time or "
+            "more, while it had a core in another recorded step. Figures per step leave it out.",
+        ),
         "region": Term(
             'a named range inside a step: a `profkit.trace("…")` inside another, or '
             "`torch.profiler.record_function`.",

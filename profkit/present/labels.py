@@ -6,7 +6,6 @@ from itertools import takewhile
 from statistics import mean, median
 from typing import Final
 
-from profkit.engine.wording import counted
 from profkit.model.finding import Cost, Finding
 from profkit.model.location import Location, numbered_line
 from profkit.model.report import Report
@@ -14,7 +13,7 @@ from profkit.model.torch_names import DEVICE_OPERATOR
 from profkit.model.work_summary import FunctionSummary, SampledSummary
 from profkit.names import short_path, visible
 from profkit.present.idle_causes import idle_text
-from profkit.units import format_bytes, format_ns, format_share
+from profkit.units import format_bytes, format_count, format_ns, format_share
 
 _LABELS: Final = {
     "compute": "compute",
@@ -88,10 +87,13 @@ def host_step_time(report: Report) -> str:
     return f"{format_ns(breakdown.host_per_step_ns)} on the host"
 
 
-def incomplete_steps(report: Report) -> str:
-    """``1 incomplete step excluded``; empty if the window cut off no step."""
-    n = report.summary.n_incomplete_steps
-    return f"{counted(n, 'incomplete step')} excluded" if n else ""
+def excluded_steps(report: Report) -> str:
+    """``1 incomplete and 2 disturbed steps excluded``; empty if figures leave out no step."""
+    summary = report.summary
+    kinds = {"incomplete": summary.n_incomplete_steps, "disturbed": summary.n_disturbed_steps}
+    numbers = [f"{format_count(n)} {kind}" for kind, n in kinds.items() if n]
+    noun = "step" if sum(kinds.values()) == 1 else "steps"
+    return f"{' and '.join(numbers)} {noun} excluded" if numbers else ""
 
 
 def step_range(report: Report) -> str:

@@ -30,8 +30,8 @@ from profkit.present.document import (
 from profkit.present.labels import (
     breakdown_title,
     device_noun,
+    excluded_steps,
     host_step_time,
-    incomplete_steps,
     part_label,
     step_range,
 )
@@ -83,13 +83,13 @@ def _time_figures(report: Report, breakdown: Breakdown) -> str:
     if on_host := host_step_time(report):
         mean = f"{mean} on the {device_noun(report)}, {on_host}"
 
-    spread, incomplete = step_range(report), incomplete_steps(report)
+    spread, excluded = step_range(report), excluded_steps(report)
 
     # A range of one step, or of a time that is not per step, would repeat the mean.
     about = []
     if breakdown.per_step_ns is not None and n_steps > 1:
         about.append(f"mean of {format_count(n_steps)}")
-    about += filter(None, (spread if about else "", incomplete))
+    about += filter(None, (spread if about else "", excluded))
     return f"{mean} ({', '.join(about)})" if about else mean
 
 

@@ -172,6 +172,20 @@ def test_incomplete_steps_are_counted() -> None:
     assert excluded in render(report, "html").decode()
 
 
+def test_disturbed_steps_are_counted_with_them() -> None:
+    report = reports.build_gpu_report()
+    for n_incomplete, n_disturbed, excluded in (
+        (0, 1, "1 disturbed step excluded"),
+        (1, 2, "1 incomplete and 2 disturbed steps excluded"),
+    ):
+        summary = replace(
+            report.summary, n_incomplete_steps=n_incomplete, n_disturbed_steps=n_disturbed
+        )
+        shown = replace(report, summary=summary)
+        assert excluded in render(shown, "text").decode()
+        assert excluded in render(shown, "html").decode()
+
+
 def test_the_highest_memory_cost_follows_the_highest_cost_in_time() -> None:
     assert headline(reports.build_gpu_report()).endswith(
         "Highest memory cost: tensors are never freed at train.py:44 and 1 more line, "

@@ -4,9 +4,11 @@ import contextlib
 import os
 import threading
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Final
 
+from profkit.dataclass import dataclass
 from profkit.model.capture_info import CpuTime
 
 _THREADS: Final = Path("/proc/self/task")
@@ -15,6 +17,52 @@ _SCHEDULING: Final = "/proc/thread-self/schedstat"
 _SCHEDULING_OF_MAIN: Final = "/proc/self/schedstat"
 _CPU_FIELDS: Final = slice(11, 15)
 """``utime``, ``stime``, ``cutime`` and ``cstime`` after the name in ``/proc/[pid]/stat``."""
+
+
+@dataclass(frozen=True)
+class UsedTime:
+    """Processor time between two moments, as in :class:`~profkit.model.capture_info.CpuTime`.
+
+    Attributes:
+        threads_ns: The time of each other thread by its id; None where the system does not tell.
+    """
+
+    window_ns: int
+    thread_ns: int
+    process_ns: int
+    delayed_ns: int | None
+    children_ns: int | None
+    threads_ns: dict[int, int] | None
+
+    def __add__(self, other: "UsedTime") -> "UsedTime":
+        threads_ns = None
+        if self.threads_ns is not None and other.threads_ns is not None:
+            threads_ns = dict(Counter(self.threads_ns) + Counter(other.threads_ns))
+        return UsedTime(
+            self.window_ns + other.window_ns,
+            self.thread_ns + other.thread_ns,
+            self.process_ns + other.process_ns,
+            _add(self.delayed_ns, other.delayed_ns),
+            _add(self.children_ns, other.children_ns),
+            threads_ns,
+        )
+
+    def describe(self) -> CpuTime:
+        """Return what a recording says of it."""
+        threads_ns = self.threads_ns
+        others_ns = None if threads_ns is None else sorted(threads_ns.values(), reverse=True)
+        return CpuTime(
+            self.window_ns,
+            self.thread_ns,
+            self.process_ns,
+            self.delayed_ns,
+            self.children_ns,
+            None if others_ns is None else tuple(others_ns),
+        )
+
+
+def _add(one_ns: int | None, other_ns: int | None) -> int | None:
+    return None if one_ns is None or other_ns is None else one_ns + other_ns
 
 
 class CpuClock:
@@ -32,6 +80,11 @@ class CpuClock:
 
     def read(self) -> CpuTime | None:
         """Return the processor time since then; None in another thread than that of the clock."""
+        used = self.measure()
+        return None if used is None else used.describe()
+
+    def measure(self) -> UsedTime | None:
+        """Return the processor time since then, of each thread by its id; None as :meth:`read`."""
         if threading.get_ident() != self._thread:
             return None
 
@@ -52,16 +105,16 @@ class CpuClock:
             children_ns = max(0, used_ns)
 
         threads_ns = self._read_other_threads_ns()
-        return CpuTime(window_ns, thread_ns, process_ns, delayed_ns, children_ns, threads_ns)
+        return UsedTime(window_ns, thread_ns, process_ns, delayed_ns, children_ns, threads_ns)
 
-    def _read_other_threads_ns(self) -> tuple[int, ...] | None:
+    def _read_other_threads_ns(self) -> dict[int, int] | None:
         now = _read_threads_ns()
         if now is None or self._threads is None:
             return None
 
         now.pop(threading.get_native_id(), None)
-        used_ns = (ran_ns - self._threads.get(thread, 0) for thread, ran_ns in now.items())
-        return tuple(sorted((ns for ns in used_ns if ns > 0), reverse=True))
+        used_ns = {thread: ran_ns - self._threads.get(thread, 0) for thread, ran_ns in now.items()}
+        return {thread: ns for thread, ns in used_ns.items() if ns > 0}
 
 
 def main_delayed_ns() -> int:

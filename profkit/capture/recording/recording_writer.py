@@ -3,21 +3,29 @@
 import contextlib
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
 from profkit.capture.process import compiles, console, environment, files, flight_recorder
+from profkit.capture.process.cpu_time import UsedTime
 from profkit.capture.recording import worker_samples
 from profkit.capture.recording.op_lines import Lines, lines_of
 from profkit.capture.recording.options import Options
 from profkit.capture.recording.overhead import StepTimes, estimate
 from profkit.capture.recording.profiler import ProfilerRecording
+from profkit.capture.recording.step_delays import add_kept, find_disturbed_steps
 from profkit.capture.recording.step_samples import Span
 from profkit.capture.recording.unused_gradients import find_unused_gradients
 from profkit.errors import CaptureError
 from profkit.folders import working_folder
-from profkit.model.capture_info import CaptureCost, SampledTime, StepKind, UnusedGradients
+from profkit.model.capture_info import (
+    CaptureCost,
+    CaptureInfo,
+    SampledTime,
+    StepKind,
+    UnusedGradients,
+)
 
 _known_lines: dict[str, Lines] = {}
 """Source lines from the first recording of each name, reused for later ones."""
@@ -64,6 +72,7 @@ class RecordingWriter:
         is_early: bool,
         open_step: str,
         step_times: StepTimes,
+        used: Mapping[str, UsedTime],
     ) -> None:
         """Write a stopped recording.
 
@@ -74,6 +83,7 @@ class RecordingWriter:
             open_step: The name of the step that has not ended, or empty.
             step_times: The durations of the steps so far; the overhead is estimated if they are
                 too few.
+            used: The processor time of each recorded step.
         """
         began_ns = time.perf_counter_ns()
         info = environment.describe(self._name, self.steps)
@@ -91,6 +101,7 @@ class RecordingWriter:
                 n_calls = lines.n_calls if lines is not None else 0
                 overhead = self._estimate_overhead(main, n_calls, max(n_events - n_calls, 0))
             ratio, basis = overhead or (None, "")
+            left_out = self._find_disturbed_steps(used, info)
 
             info = replace(
                 info,
@@ -102,7 +113,8 @@ class RecordingWriter:
                     overhead_ratio=ratio,
                     overhead_basis=basis,
                 ),
-                cpu=main.cpu,
+                cpu=add_kept(used, left_out).describe() if left_out else main.cpu,
+                left_out_steps=left_out,
                 stopped_by=stopped_by,
                 open_step=open_step,
                 compiles=compiles.read(),
@@ -119,6 +131,13 @@ class RecordingWriter:
         console.note(
             f"recorded “{self._name}”; next: profkit analyze {target}", quiet=self._options.quiet
         )
+
+    @staticmethod
+    def _find_disturbed_steps(used: Mapping[str, UsedTime], info: CaptureInfo) -> list[str]:
+        """Find the steps to leave out; none in a job, whose ranks are compared step by step."""
+        if info.threads is None or environment.is_distributed():
+            return []
+        return find_disturbed_steps(used, info.threads)
 
     def _estimate_overhead(
         self, main: ProfilerRecording, n_calls: int, n_others: int

@@ -170,7 +170,7 @@ class Session:
         self._watch.close_step()
         if self.is_recording and safe_points.is_safe():
             with self._guarded("recording stopped.", is_short=True):
-                self._windows.close_region()
+                self._end_region()
 
     def step(self) -> None:
         """End one step of the loop and begin the next.
@@ -196,7 +196,7 @@ class Session:
             return
 
         with self._guarded("recording stopped.", is_short=not uses_profiler):
-            self._windows.close_region()
+            self._end_region()
             self._watch.end_step(self.state.phase)
             self._enter(state, actions)
             self._watch.begin_step()
@@ -373,9 +373,21 @@ class Session:
         if is_rest and self._budget is not None and windows.main is not None:
             self._budget.recording_ended(windows.main, state.n_recorded)
         if state.is_recording and self._has_regions:
-            windows.open_region(self._region_name())
+            self._begin_region()
         if state.is_done:
             self._yielding.end()
+
+    def _begin_region(self) -> None:
+        """Begin the region of a step or block."""
+        self._watch.delays.drop()
+        if self._schedule is not None and self.state.phase is Phase.RECORD:
+            self._watch.delays.begin()
+        self._windows.open_region(self._region_name())
+
+    def _end_region(self) -> None:
+        """End the region of a step that has ended."""
+        self._windows.close_region()
+        self._watch.delays.end(self._region_name())
 
     def _start_main(self) -> None:
         self._windows.start_main(stacks=self._has_stacks())
@@ -403,6 +415,7 @@ class Session:
                 is_early=stopped_by not in {"", OTHER_PROFILER, TIME_IS_UP},
                 open_step=open_step,
                 step_times=self._watch.times,
+                used=self._watch.delays.used,
             )
         finally:
             # A recording takes hundreds of MiB for a moment, which would count as the program's.

@@ -1,4 +1,4 @@
-"""What is measured of the steps of a capture besides events: times, and samples of stacks."""
+"""What is measured of the steps of a capture besides events: times, delays, samples of stacks."""
 
 import threading
 import time
@@ -7,6 +7,7 @@ from typing import Final
 from profkit.capture.recording.overhead import StepTimes
 from profkit.capture.recording.recording_budget import Events
 from profkit.capture.recording.schedule import Phase, Schedule
+from profkit.capture.recording.step_delays import StepDelays
 from profkit.capture.recording.step_samples import Span, StepSamples
 from profkit.model.capture_info import SampledTime
 
@@ -22,10 +23,15 @@ class StepWatch:
     Args:
         schedule: Which steps are recorded, or None without steps.
         stacks: Whether source lines are wanted.
+
+    Attributes:
+        times: How long the steps took.
+        delays: The processor time of the recorded steps.
     """
 
     def __init__(self, schedule: Schedule | None, *, stacks: bool) -> None:
         self.times = StepTimes()
+        self.delays = StepDelays()
         # Of several cycles each is written when it ends: there is no time for samples.
         is_once = schedule is not None and schedule.repeat == 1
         self._samples = StepSamples(threading.get_ident()) if is_once and stacks else None

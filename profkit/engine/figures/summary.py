@@ -179,6 +179,7 @@ def summarize(ctx: Context) -> Summary:
         else None,
         critical_path=path,
         n_incomplete_steps=ctx.steps.n_incomplete,
+        n_disturbed_steps=ctx.steps.n_disturbed,
         sampled=summarize_sampled(ctx),
     )
 

@@ -1,6 +1,7 @@
 """The steps of a recording, and the waits for data."""
 
 import re
+from collections.abc import Collection
 from dataclasses import replace
 from typing import Final
 
@@ -44,6 +45,7 @@ class Steps:
         origin: What delimits them, as in :class:`~profkit.model.report.Source`.
         mark: The name of that region or module; empty for other origins.
         n_incomplete: Number of steps that the window cut off, and which are excluded.
+        n_disturbed: Number of steps that other programs disturbed, and which are excluded.
     """
 
     rows: Rows
@@ -53,6 +55,7 @@ class Steps:
     origin: StepOrigin = "profiler"
     mark: str = ""
     n_incomplete: int = 0
+    n_disturbed: int = 0
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -126,6 +129,21 @@ def find_annotated_steps(
         ends_ns=events.end_ns[rows],
         origin=origin,
         n_incomplete=n_incomplete,
+    )
+
+
+def leave_out_steps(steps: Steps, names: Collection[str]) -> Steps:
+    """Leave out the steps of some names, unless these are all."""
+    is_kept = np.array([name not in names for name in steps.names], dtype=np.bool_)
+    if is_kept.all() or not is_kept.any():
+        return steps
+    return replace(
+        steps,
+        rows=steps.rows[is_kept],
+        names=tuple(name for name in steps.names if name not in names),
+        starts_ns=steps.starts_ns[is_kept],
+        ends_ns=steps.ends_ns[is_kept],
+        n_disturbed=int(np.count_nonzero(~is_kept)),
     )
 
 

@@ -10,8 +10,8 @@ from profkit.present.labels import (
     breakdown_title,
     cost_text,
     device_noun,
+    excluded_steps,
     host_step_time,
-    incomplete_steps,
     step_range,
 )
 from profkit.present.main_figures import SAVING_TITLE, main_figures
@@ -92,7 +92,7 @@ def _step_range(report: Report) -> str:
     n_steps, spread = len(report.summary.steps), step_range(report)
     mean = f"mean of {n_steps} steps{f': {spread}' if spread else ''}"
     single = "one step" if n_steps else ""
-    remarks = [mean if n_steps > 1 else single, host_step_time(report), incomplete_steps(report)]
+    remarks = [mean if n_steps > 1 else single, host_step_time(report), excluded_steps(report)]
     return "; ".join(filter(None, remarks))
 
 

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from profkit.api import analyze
 from profkit.index.host.steps import Steps
+from profkit.model.capture_info import CaptureInfo
 from profkit.testing import TraceBuilder
 from tests.traces import read_context
 
@@ -296,3 +298,31 @@ def test_steps_that_differ_are_all_complete(steps_of: Finder) -> None:
     steps = steps_of(b)
     assert len(steps) == 5
     assert steps.n_incomplete == 0
+
+
+def training(*left_out: str, n: int = 3) -> TraceBuilder:
+    info = CaptureInfo(version="1", name="t", steps="user", left_out_steps=list(left_out))
+    b = TraceBuilder(capture=info)
+    for number in range(n):
+        with b.step():
+            forward(b, 10, 10 * MS if number == 1 else MS)
+    return b
+
+
+def test_disturbed_steps_are_left_out_of_all_figures(steps_of: Finder, tmp_path: Path) -> None:
+    steps = steps_of(training("ProfilerStep#1"))
+    assert steps.names == ("ProfilerStep#0", "ProfilerStep#2")
+    assert lengths(steps) == [10, 10]
+    assert (steps.n_disturbed, steps.n_incomplete) == (1, 0)
+
+    report = analyze(training("ProfilerStep#1").write(tmp_path / "left_out.json"))
+    assert report.summary.n_disturbed_steps == 1
+    breakdown = report.summary.breakdown
+    assert breakdown is not None
+    assert breakdown.per_step_ns == pytest.approx(10 * MS, rel=0.01)
+
+
+def test_steps_that_are_all_disturbed_are_kept(steps_of: Finder) -> None:
+    names = ("ProfilerStep#0", "ProfilerStep#1", "ProfilerStep#2")
+    assert steps_of(training(*names)).names == names
+    assert steps_of(training("of another recording")).n_disturbed == 0

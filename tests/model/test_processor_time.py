@@ -3,7 +3,6 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from profkit.engine.families.processor_time import delayed_by_program_ns
 from profkit.model.capture_info import CpuTime, HostThreads
 
 WINDOW_NS = 1000
@@ -32,7 +31,7 @@ def test_it_is_the_longest_time_that_they_can_fill(
         children_ns=unknown_ns,
         other_threads_ns=tuple(sorted(times_ns, reverse=True)),
     )
-    longest_ns = delayed_by_program_ns(HostThreads(n_cores, n_threads=1), cpu)
+    longest_ns = cpu.delayed_by_program_ns(HostThreads(n_cores, n_threads=1))
 
     fits = (can_fill(times_ns, unknown_ns, n_cores, ns) for ns in range(delayed_ns + 1))
     assert longest_ns == max(ns for ns, is_filled in enumerate(fits) if is_filled)
@@ -49,6 +48,6 @@ def test_other_ranks_have_threads_like_this_one() -> None:
     )
     threads = HostThreads(n_cores=2, n_threads=2, n_ranks=2)
     # Two threads of 1,000 ns fill both cores for longer than this one waited.
-    assert delayed_by_program_ns(threads, cpu) == 600
+    assert cpu.delayed_by_program_ns(threads) == 600
     # On three cores the main thread of the other rank has to fill the third.
-    assert delayed_by_program_ns(HostThreads(3, 2, 2), cpu) == 400
+    assert cpu.delayed_by_program_ns(HostThreads(3, 2, 2)) == 400
