@@ -203,6 +203,12 @@ def _coverage(window: Window | None) -> Iterator[str]:
     if window is None:
         return
     report, breakdown = window.report, window.breakdown
+    # Steps of a loop follow each other: what is between those that profkit recorded is its own.
+    is_of_profkit = report.source.overhead_ratio is not None
+    is_loop = report.source.step_origin == "profiler" and not report.summary.n_incomplete_steps
+    if is_of_profkit and is_loop:
+        return
+
     steps_ns = breakdown.total_ns + sum(step.time_ns for step in window.other_steps)
     outside_ns = report.summary.window_ns - steps_ns
     is_large = outside_ns > (1 - _MIN_STEPS_SHARE) * report.summary.window_ns

@@ -291,6 +291,14 @@ def test_it_says_how_little_of_the_recording_the_steps_are() -> None:
     longer = replace(report, summary=replace(report.summary, window_ns=3600 * reports.MS))
     assert "3.56 s of the recording (99%) are outside of the steps." in headline(longer)
 
+    # Between steps that profkit recorded is its own work, after the last one may be a step's.
+    ours = replace(
+        longer, source=replace(longer.source, overhead_ratio=0.1, step_origin="profiler")
+    )
+    assert "outside of the steps" not in headline(ours)
+    cut_off = replace(ours, summary=replace(ours.summary, n_incomplete_steps=1))
+    assert "are outside of the steps." in headline(cut_off)
+
 
 def test_it_says_that_later_steps_take_longer() -> None:
     report = reports.build_cpu_report()
