@@ -43,6 +43,7 @@ Source:
 from collections.abc import Iterator
 
 from profkit.engine.families.run_steps import (
+    MIN_RESTARTS,
     compare_with_run,
     find_restart_share,
     measure_run,
@@ -82,7 +83,7 @@ class Thresholds:
         warning_share: Share of the run from which it is a warning.
     """
 
-    min_restarts_count: int = 3
+    min_restarts_count: int = MIN_RESTARTS
     min_run_share: float = 0.03
     warning_share: float = 0.1
 

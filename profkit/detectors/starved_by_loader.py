@@ -75,6 +75,7 @@ from profkit.engine.families.loader_functions import (
     find_hidden_waits,
 )
 from profkit.engine.families.python_calls import find_innermost_callee, function_name
+from profkit.engine.families.run_steps import measure_restarts_of_loop
 from profkit.engine.families.sampled_python import TORCH
 from profkit.engine.families.sampled_texts import call_text
 from profkit.index.device.syncs import outermost_calls
@@ -171,6 +172,12 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     is_starved = _is_starved(starved_ns, length_ns, thresholds)
     has_workers = _WITH_WORKERS in loader
     hidden = find_hidden_waits(ctx, total_ns // len(steps)) if has_workers else None
+    location = next(location for location, _ in ctx.by_line(rows))
+    # Workers that have just started have no batch ready: their starts are another finding's.
+    waited_per_step_ns = hidden.waiting_ns if hidden is not None else total_ns // len(steps)
+    if has_workers and measure_restarts_of_loop(ctx, location) >= waited_per_step_ns:
+        return
+
     # A recording that shows less than half of the waits is not what to judge them by.
     if hidden is not None and not (is_starved and total_ns >= hidden.waiting_ns * len(steps)):
         yield _build_hidden_finding(ctx, rows, loader, hidden, is_starved=is_starved)
@@ -178,7 +185,6 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     if not is_starved:
         return
 
-    location = next(location for location, _ in ctx.by_line(rows))
     function = _find_main_function(ctx, loads) if _IN_PROCESS in loader else ""
     mostly = f", mostly {function_name(function)}" if function else ""
     sampled = _find_sampled_function(ctx, loader, location)

@@ -2,13 +2,17 @@
 
 from collections.abc import Callable
 from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 
+from profkit.api import analyze
 from profkit.model.capture_info import CaptureInfo
 from profkit.model.finding import Finding
+from profkit.model.live_memory import WorkerRestarts
+from profkit.model.location import Frame
 from profkit.model.report import Report
-from profkit.testing import TraceBuilder
+from profkit.testing import LiveBuilder, TraceBuilder
 
 RULE = "starved-by-loader"
 Found = Callable[..., tuple[Finding, ...]]
@@ -252,3 +256,18 @@ def test_rows_of_tensors_in_memory_are_to_be_taken_by_one_index(
     (finding,) = found(b, RULE)
     assert ("features[index]" in finding.fix) == is_by_index
     assert ("num_workers=" in finding.fix) != is_by_index
+
+
+@pytest.mark.parametrize(("restart_ns", "n_found"), [(500_000, 0), (399_000, 1)])
+def test_new_workers_in_each_epoch_are_another_finding(
+    tmp_path: Path, restart_ns: int, n_found: int
+) -> None:
+    n_steps = 399
+    restarts = WorkerRestarts(Frame("/work/train.py", 5, "main"), 19, restart_ns * n_steps)
+    live = LiveBuilder(n_steps=n_steps + 1, n_samples=100, worker_restarts=restarts)
+    live.write(tmp_path / "run.memory.json.gz")
+    b = training([400_000] * 3, workers=True)
+    b.capture = CaptureInfo(version="0", name="train", steps="optimizer")
+
+    report = analyze(b.write(tmp_path / "run.pt.trace.json.gz"), select=[RULE], strict=True)
+    assert len(report.findings) == n_found

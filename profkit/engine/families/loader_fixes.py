@@ -12,7 +12,7 @@ from profkit.engine.families.python_calls import (
     TRANSFORMERS_TRAINER,
     are_within,
 )
-from profkit.engine.families.run_steps import FIX_RESTARTS, find_restart_share, is_mostly_elsewhere
+from profkit.engine.families.run_steps import FIX_RESTARTS, is_mostly_elsewhere
 from profkit.engine.wording import counted
 from profkit.index.runtime_calls import rows_named
 from profkit.model.events import NO_ROW, Category, Rows
@@ -26,8 +26,6 @@ _FEW_WORKERS: Final = 2
 _MORE_WORKERS: Final = 4
 _MIN_SAVED_SHARE: Final = 0.8
 """Workers that save less of the wait are limited by the cores, which a reader should know."""
-_MIN_RESTART_SHARE: Final = 0.05
-"""A run that takes less for new workers waits for batches for another reason."""
 _OPENS: Final = regex(
     r"^(open|(np|numpy|torch|json|joblib|soundfile)\.load|h5py\.File|(pd|pandas|pl)\.read_\w+"
     r"|zipfile\.ZipFile|(tarfile|lmdb|zarr|rasterio)\.open|sqlite3\.connect|pq\.read_table)$"
@@ -115,7 +113,7 @@ def suggest_for_workers(ctx: Context, wait: LoaderWait) -> str:
             f"{less}."
         )
     # Workers that have just started have no batch ready, whatever is fetched ahead.
-    if is_mostly_elsewhere(ctx) or find_restart_share(ctx) >= _MIN_RESTART_SHARE:
+    if is_mostly_elsewhere(ctx):
         return f"Start workers once. {FIX_RESTARTS}"
     if are_workers_idle(ctx):
         return (

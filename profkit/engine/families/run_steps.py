@@ -5,11 +5,14 @@ from typing import Final
 from profkit.dataclass import dataclass
 from profkit.engine.context import Context
 from profkit.engine.windows import windows
+from profkit.model.location import Location
 
 FIX_RESTARTS: Final = (
     "If each epoch starts the loader's workers anew, keep them by `persistent_workers=True`, or "
     "use `num_workers=0` for data in memory."
 )
+MIN_RESTARTS: Final = 3
+"""Fewer starts of workers after the first one say little of a run."""
 MIN_STEPS: Final = 30
 """One long pause dominates fewer."""
 UNTYPICAL: Final = 2.0
@@ -65,6 +68,26 @@ def find_restart_share(ctx: Context) -> float:
     if restarts is None or not n_steps:
         return 0.0
     return min(1.0, restarts.ns / max(1, spent_ns))
+
+
+def measure_restarts_of_loop(ctx: Context, loop: Location) -> int:
+    """Return the time per step of the run in which a loop waits for its loader's new workers.
+
+    Args:
+        loop: The line that iterates over the loader.
+
+    Returns:
+        0 where it starts none, or too few to say much of the run.
+    """
+    restarts = None if ctx.live is None else ctx.live.worker_restarts
+    n_steps, _ = measure_run(ctx)
+    if restarts is None or restarts.n < MIN_RESTARTS or not n_steps:
+        return 0
+    # Stacks of torch name files without their folders, and the first line of a function.
+    frame = restarts.frame
+    is_place = loop.function == frame.function or loop.line == frame.line
+    is_loop = loop.file is None or (frame.file.endswith(loop.file) and is_place)
+    return round(restarts.ns / n_steps) if is_loop else 0
 
 
 def is_mostly_elsewhere(ctx: Context) -> bool:

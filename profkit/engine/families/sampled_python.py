@@ -222,10 +222,13 @@ class StepFunction:
     share: float
 
 
-def find_step_functions(ctx: Context) -> Iterator[StepFunction]:
+def find_step_functions(ctx: Context, *, without_libraries: bool = False) -> Iterator[StepFunction]:
     """Yield the functions that the steps are in, whatever they run there, most time first.
 
     A function that runs the steps has calls of ``backward()`` and an optimizer, which are left out.
+
+    Args:
+        without_libraries: Whether time in functions of libraries that they call is left out, too.
     """
     sampled = step_samples(ctx)
     if sampled is None:
@@ -233,7 +236,8 @@ def find_step_functions(ctx: Context) -> Iterator[StepFunction]:
     by_function: dict[tuple[str, str], list[SampledFunction]] = defaultdict(list)
     for function in sampled.functions:
         file, _, name = function.place
-        by_function[file, name].append(function)
+        if not (without_libraries and function.library):
+            by_function[file, name].append(function)
 
     longest = sorted(by_function.values(), key=lambda lines: -sum(line.ns for line in lines))
     for called in longest:
@@ -248,11 +252,15 @@ def find_step_functions(ctx: Context) -> Iterator[StepFunction]:
             yield StepFunction(Location(*main.place), n_samples, share)
 
 
-def locate_by_samples(ctx: Context, spent_ns: int) -> tuple[Location, ...]:
+def locate_by_samples(
+    ctx: Context, spent_ns: int, *, are_direct: bool = False
+) -> tuple[Location, ...]:
     """Return the function that runs some operators, where no source lines were recorded.
 
     Args:
         spent_ns: The time of the operators within the steps.
+        are_direct: Whether the program calls the operators itself, with no function of a library
+            in between.
 
     Returns:
         The only function in which the steps are for long enough, or nothing.
@@ -261,7 +269,8 @@ def locate_by_samples(ctx: Context, spent_ns: int) -> tuple[Location, ...]:
         return ()
     # Of two functions with enough time, either may run them.
     least = _MIN_PLACE_SHARE * spent_ns / max(1, ctx.steps.total_ns)
-    places = [function.location for function in find_step_functions(ctx) if function.share >= least]
+    functions = find_step_functions(ctx, without_libraries=are_direct)
+    places = [function.location for function in functions if function.share >= least]
     return (replace(places[0], precision="function"),) if len(places) == 1 else ()
 
 
