@@ -69,12 +69,18 @@ _BASE: Final = "._base"
 """In the parts of a chain, the tensor that a view is of."""
 _IN_C: Final = "a callback in C"
 """In the parts of a chain, what a C library calls back, such as ``atexit``."""
+_ARROW: Final = " → "
+"""In the parts of a chain, before a new name that is reached through the one before."""
+_IN_CLOSURE: Final = " in the closure of "
+"""In the parts of a chain, before the function that closes over a variable."""
 _EXIT_STACK: Final = "._exit_callbacks"
 """Where a ``contextlib.ExitStack`` keeps what it calls when it is closed."""
+_GROUPS: Final = ".param_groups"
+"""At the end of a chain's name, the groups of an optimizer."""
 _FIXES: Final = {
     "queue": (
-        "Give {0} a `maxsize`, so that `put` blocks, or read it faster: it is filled faster than "
-        "it is emptied."
+        "Read {0} as fast as it is filled (does its reader still run?), or give it a `maxsize`, so "
+        "that `put` waits for the reader."
     ),
     "executor": (
         "Wait for earlier results before more is submitted (a `threading.BoundedSemaphore`, or "
@@ -96,8 +102,12 @@ _FIXES: Final = {
         "Create the optimizer and its groups once before the loop: {0} keeps the state of every "
         "parameter that was ever added."
     ),
+    _GROUPS: (
+        "Add the groups to {0} once before the loop, or remove those that are no longer trained: "
+        "it keeps each parameter that was ever added, with its gradient."
+    ),
 }
-"""Fixes by kind of holder; ``{0}`` is its name."""
+"""Fixes by kind of holder, or by the end of its name; ``{0}`` is its name."""
 
 Thresholds = LeakThresholds
 
@@ -195,7 +205,15 @@ def _suggest_holder_fix(leak: Leak) -> str:
         )
     if chain is None or _is_around_optimizer(chain):
         return ""
-    return _FIXES.get(chain.kind, "").format(holder)
+
+    variable = _find_closed_over(chain)
+    if variable:
+        return (
+            f"Let the functions in {holder} close over what they need of {quoted(variable)} (a "
+            "number, a text), or call and drop each in its own step: a closure keeps the tensor."
+        )
+    is_of_groups = chain.name.endswith(_GROUPS)
+    return _FIXES.get(_GROUPS if is_of_groups else chain.kind, "").format(holder)
 
 
 def _suggest_library_type_fix(leak: Leak, chain: Chain) -> str:
@@ -212,8 +230,9 @@ def _suggest_library_type_fix(leak: Leak, chain: Chain) -> str:
         names = sorted({quoted(chain.name) for chain in leak.chains if chain.name})
         iterators = f" ({' and '.join(names)})" if names else ""
         return (
-            f"Advance all iterators of `itertools.tee`{iterators} equally, or delete the one that "
-            "is no longer used: an item is kept until each has passed it."
+            f"Advance all iterators of `itertools.tee`{iterators} equally, delete the one that is "
+            "no longer used, or make its source anew for each: an item is kept until each has "
+            "passed it."
         )
     if any(_IN_C in part for part in chain.parts):
         return (
@@ -226,6 +245,18 @@ def _suggest_library_type_fix(leak: Leak, chain: Chain) -> str:
     if _is_optimizer_history(chain):
         return f"Lower the optimizer's `history_size`: {holder} keeps tensors of that many steps."
     return ""
+
+
+def _find_closed_over(chain: Chain) -> str:
+    """Return the variable that functions in a container close over; "" without such functions."""
+    scopes = [place for place, part in enumerate(chain.parts) if part.startswith(_IN_CLOSURE)]
+    before = chain.parts[: scopes[-1]] if scopes else ()
+    names = [part.removeprefix(_ARROW) for part in before if part.startswith(_ARROW)]
+    variable = names[-1] if names else ""
+
+    # A container that functions share is one that can be cleared.
+    is_of_container = bool(chain.container) and not chain.name.startswith(variable)
+    return variable if chain.kind == "closure" and is_of_container else ""
 
 
 def _is_variable_of_threads(chain: Chain, leak: Leak) -> bool:

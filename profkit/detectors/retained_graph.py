@@ -49,13 +49,19 @@ from typing import Final
 
 from profkit.engine.families.leaks.causes import main_chain, saved_share
 from profkit.engine.families.leaks.detach_fix import assigned_name, is_accumulation, without_graph
-from profkit.engine.families.leaks.findings import UnintendedLeakThresholds, leak_findings
+from profkit.engine.families.leaks.findings import (
+    LeakThresholds,
+    UnintendedLeakThresholds,
+    leak_findings,
+)
 from profkit.engine.families.leaks.messages import (
     holder_name,
     in_holder,
     leak_message,
     quoted,
+    sentences,
     storage_ratio,
+    values_sentence,
 )
 from profkit.rule import Context, Finding, Leak, RuleInfo, needs, regex
 
@@ -74,7 +80,7 @@ _NAME: Final = regex(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*")
 _SAVED_SHARE: Final = 0.2
 """Share of a leak that is saved for a backward pass which never came."""
 _UNDER_NO_GRAD: Final = (
-    " If nothing trains with it, compute it under `torch.no_grad()`, which builds no graph."
+    "If nothing trains with it, compute it under `torch.no_grad()`, which builds no graph."
 )
 _INFERENCE_STEPS: Final = frozenset({"module", "loader"})
 """What ends a step in a program without an optimizer."""
@@ -91,9 +97,12 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
 
 def _suggest_inference_fix(leak: Leak) -> str:
     """Suggest what to do in a program without an optimizer."""
-    if not _is_unused(leak) or leak.kind == "graph":
+    if not _is_unused(leak):
         return _suggest_fix(leak)
-    return "Run the loop under `torch.no_grad()`, or `torch.inference_mode()`: it trains nothing."
+    return sentences(
+        "Run the loop under `torch.no_grad()`, or `torch.inference_mode()`: it trains nothing.",
+        values_sentence(leak, LeakThresholds.min_step_bytes),
+    )
 
 
 def _is_unused(leak: Leak) -> bool:
@@ -109,8 +118,12 @@ def _suggest_fix(leak: Leak) -> str:
     is_cheap = leak.device == "cpu" or bool(storage_ratio(leak))
     is_number = is_cheap and (is_scalar or is_accumulation(leak.code))
     line = without_graph(leak.code, is_number=is_number)
+    unless_trained = _UNDER_NO_GRAD if _is_unused(leak) else ""
+    values = "" if is_number else values_sentence(leak, LeakThresholds.min_step_bytes)
     if line is not None:
-        return f"Write {quoted(line)}, which stores only the value."
+        # Code that is cut cannot be copied.
+        code = line.replace("`", "'")
+        return sentences(f"Write `{code}`, which stores only the value.", unless_trained, values)
 
     name, chain = holder_name(leak), main_chain(leak)
     is_variable = chain is not None and _NAME.fullmatch(chain.name) and not chain.is_entry
@@ -119,12 +132,10 @@ def _suggest_fix(leak: Leak) -> str:
         return f"Detach the state between steps: {quoted(f'{name} = {name}.detach()')}."
 
     variable = assigned_name(leak.code)
+    method = "item" if is_number and is_scalar else "detach"
     if variable is not None:
         place = in_holder(leak) if name != variable else ""
-        method = "item" if is_number and is_scalar else "detach"
         fix = f"Store {quoted(f'{variable}.{method}()')}{place} instead of {quoted(variable)}."
-        return f"{fix}{_UNDER_NO_GRAD if _is_unused(leak) else ''}"
-    return (
-        f"Store `.detach()` of each tensor{in_holder(leak)}, or compute it under "
-        "`torch.no_grad()` if nothing trains with it."
-    )
+    else:
+        fix = f"Store `.{method}()` of each tensor{in_holder(leak)}."
+    return sentences(fix, unless_trained, values)

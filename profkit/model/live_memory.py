@@ -20,6 +20,8 @@ SCHEMA: Final = "profkit.memory/2"
 
 CYCLE: Final = "itertools.cycle"
 """In the parts of a chain, an iterator that saves all items of its first pass."""
+FINALIZER: Final = "weakref.finalize"
+"""At the start of a chain's name, a finalizer, which keeps its arguments."""
 NUMBERED: Final = "*"
 """At the end of a chain's name, attributes that differ in a number, such as ``model.hist_1``."""
 TEE: Final = "_tee_dataobject"

@@ -79,7 +79,7 @@ def test_a_number_in_a_rounded_block_is_not_a_view(found: Found, watched: Watche
 @pytest.mark.parametrize(
     ("kind", "words"),
     [
-        ("queue", "Give `kept` a `maxsize`"),
+        ("queue", "or give it a `maxsize`"),
         ("executor", "Wait for earlier results before more is submitted"),
         ("thread", "Delete `kept` after use"),
         ("generator", "`close()` them"),
@@ -345,6 +345,52 @@ def test_objects_without_holder_are_of_the_line_that_makes_the_tensors(
         ),
         (
             {},
+            Chain(
+                "closure",
+                ("__main__", ".says", "[9]", " → out", " in the closure of <lambda> at a.py:9"),
+                "list",
+                9,
+                name="says",
+            ),
+            (
+                "Let the functions in `says` close over what they need of `out` (a number, a "
+                "text), or call and drop each in its own step: a closure keeps the tensor."
+            ),
+        ),
+        (
+            {},
+            Chain(
+                "closure",
+                ("m", ".hooks", "[9]", " → seen", "[7]", " in the closure of hook at a.py:9"),
+                "list",
+                9,
+                name="seen",
+            ),
+            (
+                "Clear `seen` after its tensors are used, or keep only the last ones "
+                "(`collections.deque(maxlen=100)`)."
+            ),
+        ),
+        (
+            {},
+            Chain("class", ("weakref.finalize(<Trainer>, give_back)", "[0]"), is_library=True),
+            (
+                "Let `weakref.finalize(<Trainer>, give_back)` watch the object that its arguments "
+                "belong to, not one that outlives them, or pass it no tensor. A finalizer keeps "
+                "its arguments until the object that it watches is freed, or until its `detach()`."
+            ),
+        ),
+        (
+            {},
+            Chain("optimizer", ("opt", ".param_groups", "[9]"), "list", 9, "opt.param_groups"),
+            (
+                "Add the groups to `opt.param_groups` once before the loop, or remove those that "
+                "are no longer trained: it keeps each parameter that was ever added, with its "
+                "gradient."
+            ),
+        ),
+        (
+            {},
             Chain("unknown", ("the arguments of a callback in C, such as that of `atexit`",)),
             (
                 "Register the callback once, before the loop: its arguments are kept until the "
@@ -377,6 +423,18 @@ def test_the_fix_fits_what_holds_the_tensors(
 ) -> None:
     (finding,) = found(watched(chains=(chain,), **changes), RULE)
     assert finding.fix == fix
+
+
+def test_several_lists_of_a_dict_are_named_as_one(found: Found, watched: Watched) -> None:
+    first, second = (
+        Chain("instance", ("log", f"['{key}']", "[9]"), "list", 9, name=f"log['{key}']")
+        for key in ("loss", "norm")
+    )
+    (finding,) = found(watched(chains=(first, second)), RULE)
+    assert "retained by `log`." in finding.message
+    assert finding.fix.startswith("Clear `log` after its tensors are used")
+    (finding,) = found(watched(chains=(first,)), RULE)
+    assert "retained by `log['loss']` (list)." in finding.message
 
 
 def test_a_cache_of_samples_is_full_after_an_epoch(found: Found, watched: Watched) -> None:

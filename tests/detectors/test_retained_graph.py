@@ -49,6 +49,7 @@ def test_a_list_of_losses_is_reported_with_its_line_its_holder_and_its_graph(
     )
     assert finding.fix == (
         "Write `losses.append(measure(net(x), y).item())`, which stores only the value."
+        + UNDER_NO_GRAD
     )
     assert finding.cost.per_step_bytes == 64 * KIB + 7 * NODE_BYTES
     assert finding.cost.bytes == 200 * 64 * KIB + 1400 * NODE_BYTES
@@ -71,7 +72,7 @@ def test_a_list_of_losses_is_reported_with_its_line_its_holder_and_its_graph(
                 "code": "total = total + loss",
                 "shape": TensorShape("float32", (), 4),
             },
-            "Write `total = total + loss.item()`, which stores only the value.",
+            f"Write `total = total + loss.item()`, which stores only the value.{UNDER_NO_GRAD}",
         ),
         (
             {"kind": "graph", "n": 1, "code": "hidden = cell(x, hidden)", "chains": HIDDEN},
@@ -83,10 +84,7 @@ def test_a_list_of_losses_is_reported_with_its_line_its_holder_and_its_graph(
         ),
         (
             {"kind": "graph", "n": 1},
-            (
-                "Store `.detach()` of each tensor in `losses`, or compute it under "
-                "`torch.no_grad()` if nothing trains with it."
-            ),
+            f"Store `.detach()` of each tensor in `losses`.{UNDER_NO_GRAD}",
         ),
         (
             {"code": "loss = measure(output, y)", "shape": TensorShape("float32", (), 4)},
@@ -106,10 +104,7 @@ def test_a_list_of_losses_is_reported_with_its_line_its_holder_and_its_graph(
         ),
         (
             {"code": "out, state = net(x)"},
-            (
-                "Store `.detach()` of each tensor in `losses`, or compute it under "
-                "`torch.no_grad()` if nothing trains with it."
-            ),
+            f"Store `.detach()` of each tensor in `losses`.{UNDER_NO_GRAD}",
         ),
     ],
 )
@@ -248,7 +243,9 @@ def test_a_detached_number_that_would_retain_a_batch_is_read(
         shape=TensorShape("float32", (), 4),
     )
     (finding,) = found(b, RULE)
-    assert finding.fix == "Write `losses.append(loss.item())`, which stores only the value."
+    assert finding.fix.startswith(
+        "Write `losses.append(loss.item())`, which stores only the value."
+    )
 
 
 def test_holders_of_one_graph_are_one_finding_with_one_sum(found: Found, watched: Watched) -> None:
@@ -267,6 +264,55 @@ def test_an_inference_loop_is_to_run_without_a_graph(found: Found, watched: Watc
     b.step_definition = "module"
     (finding,) = found(b, RULE)
     assert finding.fix.startswith("Run the loop under `torch.no_grad()`")
+
+
+def test_a_sum_or_state_of_an_inference_loop_is_to_be_computed_without_a_graph(
+    found: Found, watched: Watched
+) -> None:
+    b = watched(kind="graph", n=1, chains=HIDDEN, graph=BEHIND, code="total += loss")
+    b.step_definition = "loader"
+    (finding,) = found(b, RULE)
+    assert finding.fix == (
+        "Run the loop under `torch.no_grad()`, or `torch.inference_mode()`: it trains nothing."
+    )
+
+
+def test_a_loop_with_a_backward_pass_is_not_told_to_do_without(
+    found: Found, watched: Watched
+) -> None:
+    b = watched(kind="graph", n=1, chains=HIDDEN, graph=Graph(900, 0, "N"), code="total += loss")
+    b.step_definition = "loader"
+    (finding,) = found(b, RULE)
+    assert finding.fix == "Write `total += loss.item()`, which stores only the value."
+
+
+def test_what_remains_without_the_graph_is_stated(found: Found, watched: Watched) -> None:
+    half = Graph(1400, 100 * 64 * KIB, "TanhBackward0")
+    b = watched(chains=LOSSES, graph=half, nodes_per_step=7.0, code="losses.append(picture)")
+    (finding,) = found(b, RULE)
+    assert finding.fix == (
+        f"Write `losses.append(picture.detach())`, which stores only the value.{UNDER_NO_GRAD} "
+        "The values alone take about 32.0 KiB per step: clear `losses` after use, or keep only "
+        "the last ones."
+    )
+
+
+def test_no_line_of_several_is_the_one_to_rewrite(found: Found, watched: Watched) -> None:
+    graph = Graph(1400, 0, "AddBackward0", number=3)
+    b = watched(chains=LOSSES, graph=graph, nodes_per_step=7.0, per_step_bytes=1 * KIB)
+    first = b.build().leaks[0]
+    b = watched(chains=LOSSES, graph=graph, code="loss = f(x)", per_step_bytes=2 * KIB)
+    b.add(replace(first, stack=first.stack[1:], code="logits = net(x)"))
+    (finding,) = found(b, RULE)
+    assert finding.fix == "Store `.detach()` of each tensor in `losses`."
+
+
+def test_a_long_line_is_shown_whole(found: Found, watched: Watched) -> None:
+    code = "self.smooth_loss = (self.beta * self.smooth_loss + (1 - self.beta) * loss)"
+    shape = TensorShape("float32", (), 4)
+    b = watched(kind="graph", n=1, chains=HIDDEN, graph=Graph(9, 0, "N"), code=code, shape=shape)
+    (finding,) = found(b, RULE)
+    assert "(1 - self.beta) * loss).item()`" in finding.fix
 
 
 def test_what_an_object_holds_beside_graphs_is_in_the_same_finding(

@@ -111,7 +111,8 @@ def check_report(name: str, facts: dict[str, Any], report: dict[str, Any]) -> No
     text = json.dumps([leak["message"], leak["evidence"]])
     assert [word for word in facts.get("words", []) if word not in text] == []
     # The fix names the change that the cured program was tested with.
-    assert facts.get("fix", "") in leak["fix"]
+    assert facts["fix"]
+    assert facts["fix"] in leak["fix"]
     other_findings = [
         finding
         for finding in memory_findings(report)

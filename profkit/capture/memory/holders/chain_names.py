@@ -183,6 +183,8 @@ def _write_path(path: Sequence[object], root: Root, labels: Mapping[tuple[int, i
         link = links.name_link(path[position:])
         if link.restarts:
             text.restart(link.text)
+            # What it keeps may be the program's, but is freed only by a change of this holder.
+            is_foreign = False
         elif link.starts_segment:
             text.start_segment(link.text, link.where)
         else:
@@ -239,9 +241,21 @@ def _note_container(text: _Text, path: Sequence[object], position: int) -> None:
     length = length_of(thing)
     if length is None or (type(thing) is dict and _is_namespace(path, position)):
         return
-    text.containers.append(
-        _Container(full_name(type(thing)), length, limit_of(thing), len(text.parts), position)
-    )
+    n_parts, kind = len(text.parts), type(thing)
+    queue = _find_queue(path, position)
+    if queue is not None:
+        # A program knows its queue, and not the deque in which that stores its items.
+        n_parts, kind = n_parts - 1, type(queue)
+
+    text.containers.append(_Container(full_name(kind), length, limit_of(thing), n_parts, position))
+
+
+def _find_queue(path: Sequence[object], position: int) -> object | None:
+    """Find the queue that an object on a path stores the items of, or None."""
+    for owner in reversed(path[max(position - 2, 0) : position]):
+        if type(owner) is not dict:
+            return owner if links.is_queue(owner) else None
+    return None
 
 
 def _find_declared_limit(path: Sequence[object], root: Root) -> int | None:

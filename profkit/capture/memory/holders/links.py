@@ -10,6 +10,7 @@ import functools
 import itertools
 import sys
 import types
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -35,7 +36,7 @@ from profkit.capture.memory.holders.containers import (
 )
 from profkit.capture.process.frames import describe_code, locals_of
 from profkit.capture.process.objects import is_exactly, referents
-from profkit.model.live_memory import CYCLE, HolderKind
+from profkit.model.live_memory import CYCLE, FINALIZER, HolderKind
 
 Path = Sequence[object]
 
@@ -56,6 +57,9 @@ _KINDS: Final[dict[str, HolderKind]] = {
     "concurrent.futures._base.Executor": "executor",
 }
 """Kinds of holders by the name of their class, or of a base of it."""
+
+_FINALIZER_INFO: Final = vars(weakref.finalize).get("_Info")
+"""What ``weakref.finalize`` keeps of each finalizer: what it calls, with its arguments."""
 
 _MODULE_PARTS: Final = frozenset({"_modules", "_parameters", "_buffers"})
 """Dicts of an ``nn.Module`` whose entries read as the module's attributes."""
@@ -184,9 +188,9 @@ def _from_cache(path: Path) -> Link | None:
     if path[1] is namespace or namespace.get("__wrapped__") is path[1]:
         return None
 
-    wrapped = namespace.get("__wrapped__")
-    code = wrapped.__code__ if type(wrapped) is types.FunctionType else None
-    name = describe_code(code).partition(" at ")[0] if code else full_name(type(wrapped))
+    wrapped: Any = namespace.get("__wrapped__")
+    is_function = type(wrapped) is types.FunctionType
+    name = _name_function(wrapped) if is_function else full_name(type(wrapped))
 
     length = 1
     while length < len(path) - 1 and (
@@ -194,6 +198,25 @@ def _from_cache(path: Path) -> Link | None:
     ):
         length += 1
     return Link(f"functools.lru_cache of {name}", length, restarts=True, kind="cache")
+
+
+def _from_finalizer(path: Path) -> Link | None:
+    """Name a finalizer by what it calls and what it watches, not by the registry of all of them."""
+    info: Any = path[0]
+    if type(info) is not _FINALIZER_INFO:
+        return None
+
+    function, watched = info.func, info.weakref()
+    if type(function) is types.MethodType:
+        function = function.__func__
+    is_function = type(function) is types.FunctionType
+    name = _name_function(function) if is_function else type_name(type(function))
+    text = f"{FINALIZER}(<{type_name(type(watched))}>, {name})"
+    return Link(text, 1, restarts=True, kind="class")
+
+
+def _name_function(function: types.FunctionType) -> str:
+    return describe_code(function.__code__).partition(" at ")[0]
 
 
 def _from_cycle(path: Path) -> Link | None:
@@ -290,14 +313,24 @@ def _from_slots(path: Path) -> Link | None:
     return None if name is None else Link(f".{name}", 1, kind=_instance_kind(path[0]))
 
 
+def is_queue(thing: object) -> bool:
+    """Tell whether something is a queue of Python, which stores its items in an attribute."""
+    kind = _class_kind(thing)
+    return kind == "queue" and namespace_of(thing) is not None
+
+
+def _class_kind(thing: object) -> HolderKind | None:
+    kinds = (_KINDS.get(full_name(cls)) for cls in mro_of(type(thing)))
+    return next(filter(None, kinds), None)
+
+
 def _instance_kind(thing: object, key: tuple[object] | None = None) -> HolderKind | None:
     """Return what kind of holder an object is.
 
     Args:
         key: The name of its attribute on the chain, as a 1-tuple; None if it has none.
     """
-    kinds = (_KINDS.get(full_name(cls)) for cls in mro_of(type(thing)))
-    kind: HolderKind | None = next(filter(None, kinds), None)
+    kind = _class_kind(thing)
     # A thread's own attributes are its arguments; what the program adds outlives its end.
     is_added = kind == "thread" and key is not None and not str(key[0]).startswith("_")
     if kind is not None and not is_added:
@@ -419,7 +452,8 @@ def _from_task(path: Path) -> Link | None:
 
 
 _NAMERS: Final[tuple[Callable[[Path], Link | None], ...]] = (
-    _from_globals, _from_class, _from_function, _from_cache, _from_cycle, _from_exception,
+    _from_globals, _from_class, _from_function, _from_cache, _from_finalizer, _from_cycle,
+    _from_exception,
     _from_frame, _from_suspended, _from_cell, _from_method, _from_thread_local,
     _from_module_or_optimizer, _from_tensor, _from_node, _from_task, _from_instance, _from_slots,
     _from_array, _from_container,

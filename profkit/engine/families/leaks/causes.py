@@ -105,10 +105,15 @@ def _find_on_line(objects: Leak, leaks: Iterable[Leak]) -> Leak | None:
 
 def _owner_name(chain: Chain) -> str:
     """Return the name of what grows, of an attribute its object, of an entry its container."""
-    name = _ENTRIES.sub("", chain.name) or chain.name
+    name = without_entries(chain.name)
     # A module or class has attributes of any purpose, and those of a library are its own matter.
     is_attribute = chain.kind == "instance" and _ATTRIBUTE.fullmatch(name) is not None
     return name.rpartition(".")[0] if is_attribute and not chain.is_library else name
+
+
+def without_entries(name: str) -> str:
+    """Return the container's name of the name of an entry: ``log`` of ``log['loss'][3]``."""
+    return _ENTRIES.sub("", name) or name
 
 
 def _cause_of_group(group: Sequence[Leak]) -> Cause:

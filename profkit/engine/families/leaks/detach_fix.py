@@ -1,12 +1,16 @@
 """Rewrites a source line that retains a tensor, so that it does not retain its graph."""
 
 import ast
+import keyword
 from typing import Final
+
+from profkit.patterns import regex
 
 _ADDING: Final = frozenset({"append", "appendleft", "add", "put", "put_nowait", "push"})
 _DETACHING: Final = frozenset({"item", "detach", "tolist", "numpy", "data"})
 _VALUES: Final = (ast.Name, ast.Attribute, ast.Subscript, ast.Call, ast.BinOp, ast.UnaryOp)
 """Expressions that can be a tensor, unlike tuples, lists and strings."""
+_BEGUN: Final = regex(r"([^\W\d]\w*) = .*[(\[{\\\\]\s*(?:#.*)?$")
 _MAX_LENGTH: Final = 90
 """A longer line does not help in a sentence."""
 _MAX_DEPTH: Final = 40
@@ -37,7 +41,12 @@ def assigned_name(code: str) -> str | None:
     statement = _parsed(code)
     if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name):
         return statement.targets[0].id
-    return None
+    if statement is not None:
+        return None
+
+    # The first line of a statement of several, such as `loss = (`, does not parse.
+    begun = _BEGUN.match(code)
+    return begun[1] if begun is not None and not keyword.iskeyword(begun[1]) else None
 
 
 def is_accumulation(code: str) -> bool:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from profkit.dataclass import dataclass
+from profkit.dataclass import dataclass, replace
 from profkit.engine.context import Context
 from profkit.engine.detector import RuleInfo
 from profkit.engine.families.leaks.causes import cause_of, find_leaks, main_chain, merge_leaks
@@ -151,7 +151,9 @@ def _suggest_fix(group: tuple[Leak, ...], leak: Leak, fix: LeakText) -> str:
         names = listed([quoted(name) for name in bytes_by_holder(group)])
         return f"Clear {names} together after their values are used, which frees all of it."
 
-    text = fix(leak)
+    # No line of several that add to a holder is the one to rewrite.
+    is_one_line = bool(others) or len(set(map(leak_location, group))) == 1
+    text = fix(leak if is_one_line else replace(leak, code=""))
     is_of_holder = bool(others) and holder_name(leak) in text
     return sentences(text, f"Do the same for {others}." if is_of_holder else "")
 

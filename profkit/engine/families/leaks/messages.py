@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from profkit.engine.families.leaks.causes import main_chain
+from profkit.engine.families.leaks.causes import graph_share, main_chain, without_entries
 from profkit.engine.wording import at, counted, listed
 from profkit.model.leak_bytes import (
     is_estimate,
@@ -10,7 +10,7 @@ from profkit.model.leak_bytes import (
     saved_per_step_bytes,
     total_per_step_bytes,
 )
-from profkit.model.live_memory import Leak
+from profkit.model.live_memory import FINALIZER, Leak
 from profkit.model.location import Location
 from profkit.names import middle_cut
 from profkit.units import format_bytes, format_count
@@ -22,6 +22,8 @@ _PYPLOT: Final = "Gcf.figs"
 """Where ``matplotlib.pyplot`` keeps the figures that are open."""
 _OF_COMPILERS: Final = frozenset({"linecache", "torch._dynamo", "torch._inductor"})
 """Modules that keep the source or code of each compiled function."""
+_MIN_VALUES: Final = 2
+"""Fewer tensors do not accumulate."""
 _MIN_INTERVAL_STEPS: Final = 3
 """Rarer growth is stated with the number of steps between two tensors."""
 _MIN_STORAGE_BYTES: Final = 4096
@@ -67,14 +69,16 @@ def holder_text(leak: Leak) -> str:
     chain = main_chain(leak)
     if chain is None or not chain.parts:
         return ""
-    type_name = chain.container.rpartition(".")[2]
+    # The type is that of an entry, if the holder has several.
+    is_one = holder_name(leak) in {"", chain.name}
+    type_name = chain.container.rpartition(".")[2] if is_one else ""
     details = [type_name] if type_name and not type_name.startswith("_") else []
 
     # The length may be older than the number of objects.
     n_entries = chain.container_len or 0
     if type_name and n_entries >= max(leak.n, 1):
         details.append(counted(n_entries, "entry", "entries"))
-    name = chain.name
+    name = holder_name(leak) or chain.name
     holder = name if chain.kind == "unknown" else f"{quoted(name)}{chain.scope}"
     return f"{holder} ({', '.join(details)})" if details else holder
 
@@ -112,6 +116,25 @@ def graph_sentence(leak: Leak) -> str:
         f", which save {at_least}{format_bytes(saved_bytes)} for backward" if saved_bytes else ""
     )
     return f"{nodes}{saved}."
+
+
+def values_sentence(leak: Leak, min_step_bytes: int) -> str:
+    """Say what remains of a leak without its graph; return "" if that is too little to matter."""
+    if leak.kind != "tensors" or leak.n < _MIN_VALUES:
+        return ""
+
+    per_step = total_per_step_bytes(leak) * (1 - graph_share(leak))
+    # The graph is an average over its nodes, the size of tensors of one shape is known.
+    tensor_bytes = leak.shape.n_bytes if leak.shape else None
+    if tensor_bytes is not None:
+        n_steps = max(leak.last_step - leak.first_step, 1)
+        per_step = min(per_step, max(leak.storage_bytes or 0, tensor_bytes) * leak.n / n_steps)
+    if per_step < min_step_bytes:
+        return ""
+    return (
+        f"The values alone take about {format_bytes(round(per_step))} per step: clear "
+        f"{quoted_holder(leak, 'what holds them')} after use, or keep only the last ones."
+    )
 
 
 def limit_sentence(leak: Leak) -> str:
@@ -160,9 +183,17 @@ def storage_ratio(leak: Leak) -> int:
 
 
 def holder_name(leak: Leak) -> str:
-    """Return the holder's name in the user's code, or empty if unknown."""
+    """Return the holder's name in the user's code, or empty if unknown.
+
+    A dict of lists is named where the leak is in several of its lists.
+    """
     chain = main_chain(leak)
-    return "" if chain is None or chain.kind == "unknown" else chain.name
+    if chain is None or chain.kind == "unknown":
+        return ""
+
+    scopes = {(other.name, other.scope) for other in leak.chains if other.kind == chain.kind}
+    owners = {(without_entries(name), scope) for name, scope in scopes}
+    return owners.pop()[0] if len(scopes) > 1 and len(owners) == 1 else chain.name
 
 
 def quoted_holder(leak: Leak, otherwise: str) -> str:
@@ -178,8 +209,18 @@ def in_holder(leak: Leak) -> str:
 def library_fix(leak: Leak) -> str:
     """Return what to do about a holder that belongs to a library; empty if it is the program's."""
     chain = main_chain(leak)
-    if chain is None or not chain.is_library or chain.kind == "unknown":
+    if chain is None:
         return ""
+    first = "".join(chain.parts[:1])
+    if first.startswith(FINALIZER):
+        return (
+            f"Let {quoted(first)} watch the object that its arguments belong to, not one that "
+            "outlives them, or pass it no tensor. A finalizer keeps its arguments until the object "
+            "that it watches is freed, or until its `detach()`."
+        )
+    if not chain.is_library or chain.kind == "unknown":
+        return ""
+
     name = quoted(chain.name)
     if chain.name.endswith(_PYPLOT):
         return f"Close each figure after use, by `plt.close(fig)`: {name} keeps all that are open."

@@ -141,8 +141,23 @@ CASES = {
     "a queue": (
         "waiting = queue.Queue()\nwaiting.put(made())",
         "world.waiting.queue[0]",
-        ("queue", "collections.deque", 1),
+        ("queue", "queue.Queue", 1),
         "waiting.get()",
+    ),
+    "a finalizer": (
+        "one = Holder()\ndef give_back(out):\n    pass\nweakref.finalize(one, give_back, made())",
+        "weakref.finalize(<Holder>, give_back)[0]",
+        ("class", "", None),
+        "one = None",
+    ),
+    "a finalizer with an object of the program": (
+        (
+            "one, two = Holder(), Holder()\ntwo.out = made()\n"
+            "weakref.finalize(one, print, two)\ntwo = None"
+        ),
+        "weakref.finalize(<Holder>, builtin_function_or_method)[0].out",
+        ("class", "", None),
+        "one = None",
     ),
     "a queue in C": (
         "waiting = queue.SimpleQueue()\nwaiting.put(made())",

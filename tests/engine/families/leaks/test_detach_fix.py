@@ -66,6 +66,23 @@ def test_the_variable_that_a_line_assigns() -> None:
 
 
 @pytest.mark.parametrize(
+    ("code", "name"),
+    [
+        ("loss = (", "loss"),
+        ("loss = measure(  # of both", "loss"),
+        ("loss = first + \\", "loss"),
+        ("loss = measure(output, y", None),
+        ("weight=(", None),
+        ("loss == (", None),
+        ("self.loss = (", None),
+        ("lambda = (", None),
+    ],
+)
+def test_the_variable_of_a_statement_of_several_lines(code: str, name: str | None) -> None:
+    assert assigned_name(code) == name
+
+
+@pytest.mark.parametrize(
     ("code", "expected"),
     [
         ("total += loss", True),
