@@ -50,7 +50,12 @@ from typing import Final
 
 import numpy as np
 
-from profkit.engine.families.reads import ReadKind, find_reads, read_findings
+from profkit.engine.families.reads import (
+    ReadKind,
+    are_tests_for_numbers,
+    find_reads,
+    read_findings,
+)
 from profkit.index.device.syncs import find_reads_before_indexing
 from profkit.index.host.source import NO_FRAME
 from profkit.rule import Context, Finding, Rows, RuleInfo, WaitThresholds, needs, tensor_method
@@ -115,10 +120,15 @@ def _describe(ctx: Context, rows: Rows, indexing: Rows) -> tuple[str, str]:
 def _suggest_fix(ctx: Context, rows: Rows) -> str:
     name = _operator(ctx, rows)
     # A condition needs its value at once, so reading it later is no fix.
+    if name == "is_nonzero" and are_tests_for_numbers(ctx, rows):
+        return (
+            "Test for NaN and infinity only every 100 steps, or replace them without a test by "
+            "`torch.nan_to_num`."
+        )
     if name in {"is_nonzero", "equal", "allclose"}:
         return (
-            "Use `torch.where(condition, a, b)` instead of `if`, or test the condition only every "
-            "100 steps."
+            "Use `torch.where(condition, a, b)` if the branches only compute values, or test the "
+            "condition only every 100 steps."
         )
 
     method = tensor_method(ctx, int(rows[0])) or "item"

@@ -135,6 +135,10 @@ _MODULE: Final = regex(r"^aten::_native_multi_head_attention$")
 
 _DROPOUT: Final = regex(r"^aten::((native_|_fused_)?dropout|bernoulli)_?$")
 _MASKS: Final = regex(r"^aten::(add|sub|masked_fill|where|bitwise_or)_?$")
+_CAUSAL: Final = regex(r"^aten::(tril|triu)_?$")
+_SCALES: Final = regex(r"^aten::(mul|div)_?$")
+_SCALED_PRODUCT: Final = regex(r"^aten::baddbmm_?$")
+"""A product that may scale its result."""
 _FUSED_SHARE: Final = 0.35
 """Share of a GPU's peak that a fused kernel reaches at least: FlashAttention-2 does 0.35 on an H100
 and 0.5 to 0.7 on an A100."""
@@ -290,14 +294,42 @@ def _suggest_fix(ctx: Context, attention: Attentions) -> str:
             'Load the model with `attn_implementation="sdpa"`, or with a newer version of '
             "Transformers if this one has no such implementation of the model."
         )
-    # A mask or a bias is added to the products, or put where the softmax shall be zero.
+    call = f"`torch.nn.functional.scaled_dot_product_attention({_list_arguments(ctx, attention)})`"
+    is_of_program = ctx.source.frame[softmax] != NO_FRAME
+    if (is_of_program & ~ctx.source.in_library[softmax]).all():
+        return f"Call {call} in place of the products and the softmax."
+    return f'Call {call}; load models of Transformers with `attn_implementation="sdpa"`.'
+
+
+def _list_arguments(ctx: Context, attention: Attentions) -> str:
+    """Return ``q, k, v, is_causal=True``: the arguments that make it the same attention."""
     between: Rows | Int32s = attention.between
     if ctx.has_device_work:
         between = ctx.launches.op[np.searchsorted(ctx.launches.work, between)]
-    has_mask = rows_named(ctx.events, _MASKS, Category.OP)[between[between != NO_ROW]].any()
-    mask = ", attn_mask=..." if has_mask else ""
-    call = f"Call `torch.nn.functional.scaled_dot_product_attention(q, k, v{mask})`"
-    is_of_program = ctx.source.frame[softmax] != NO_FRAME
-    if (is_of_program & ~ctx.source.in_library[softmax]).all():
-        return f"{call} in place of the products and the softmax."
-    return f'{call}; load models of Transformers with `attn_implementation="sdpa"`.'
+    is_op = between != NO_ROW
+    ops, softmax = between[is_op], attention.softmax[attention.of_between[is_op]]
+    before = ops[ctx.events.ts_ns[ops] < ctx.events.ts_ns[softmax]]
+
+    def has(pattern: re.Pattern[str], rows: Rows | Int32s) -> bool:
+        return bool(rows_named(ctx.events, pattern, Category.OP)[rows].any())
+
+    arguments = ["q, k, v"]
+    # A mask or a bias is added to the scores, or put where the softmax shall be zero.
+    if has(_CAUSAL, before):
+        arguments.append("is_causal=True")
+    elif has(_MASKS, before):
+        arguments.append("attn_mask=...")
+    if has(_DROPOUT, ops):
+        arguments.append("dropout_p=...")
+    # It scales the scores by itself. A query that is scaled before its product is not, twice.
+    if not has(_SCALES, before) and not has(_SCALED_PRODUCT, _list_products(ctx, attention)):
+        arguments.append("scale=1.0")
+    return ", ".join(arguments)
+
+
+def _list_products(ctx: Context, attention: Attentions) -> Rows | Int32s:
+    """Return the operators of the products, without those of unknown ones."""
+    if not ctx.has_device_work:
+        return attention.products
+    ops = ctx.launches.op[np.searchsorted(ctx.launches.work, attention.products)]
+    return np.asarray(ops[ops != NO_ROW])

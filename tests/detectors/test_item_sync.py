@@ -145,6 +145,31 @@ def test_each_kind_of_read_is_named_as_it_was_written(
     assert finding.fix.startswith(advice)
 
 
+@pytest.mark.parametrize(
+    ("tests", "advice"),
+    [
+        (("aten::isnan", "aten::any"), "Test for NaN and infinity only every 100 steps"),
+        (("aten::isfinite", "aten::all", "aten::bitwise_not"), "Test for NaN and infinity"),
+        (("aten::isnan", "aten::sum"), "Use `torch.where"),
+        (("aten::any",), "Use `torch.where"),
+    ],
+)
+def test_a_test_for_nan_has_a_function_that_needs_no_condition(
+    found: Found, tests: tuple[str, ...], advice: str
+) -> None:
+    b = TraceBuilder()
+    for _ in range(2):
+        with b.step():
+            b.launch("aten::mm", kernel="gemm", host_ns=10_000, device_ns=300_000)
+            for name in tests:
+                b.launch(name, kernel="kernel", host_ns=10_000, device_ns=1_000)
+            with b.op("aten::is_nonzero"), b.op("aten::item"):
+                b.synchronize("StreamSynchronize")
+            b.advance(50_000)
+    (finding,) = found(b, RULE)
+    assert finding.fix.startswith(advice)
+
+
 @pytest.mark.parametrize("n_reads", [1, 100])
 @pytest.mark.parametrize("n_steps", [1, 20])
 def test_on_a_cpu_a_read_waits_for_nothing(found: Found, n_steps: int, n_reads: int) -> None:

@@ -53,12 +53,22 @@ def test_it_costs_the_kernels_between_the_products(found: Found) -> None:
 
 @pytest.mark.parametrize(
     ("between", "arguments"),
-    [(("aten::mul",), "(q, k, v)`"), (("aten::mul", "aten::add"), "(q, k, v, attn_mask=...)`")],
+    [
+        (("aten::mul", "aten::_softmax"), "(q, k, v)`"),
+        (("aten::mul", "aten::add", "aten::_softmax"), "(q, k, v, attn_mask=...)`"),
+        (
+            ("aten::div", "aten::tril", "aten::masked_fill", "aten::_softmax"),
+            "(q, k, v, is_causal=True)`",
+        ),
+        (("aten::mul", "aten::_softmax", "aten::native_dropout"), "(q, k, v, dropout_p=...)`"),
+        (("aten::_softmax",), "(q, k, v, scale=1.0)`"),  # T5, or a query that is scaled before
+        (("aten::_softmax", "aten::mul"), "(q, k, v, scale=1.0)`"),
+    ],
 )
-def test_the_programs_own_attention_is_told_what_to_call_with_a_mask_where_it_has_one(
+def test_the_programs_own_attention_is_told_what_to_call_with_which_arguments(
     found: Found, between: tuple[str, ...], arguments: str
 ) -> None:
-    (finding,) = found(network(("aten::bmm", *between, "aten::_softmax", "aten::bmm")), RULE)
+    (finding,) = found(network(("aten::bmm", *between, "aten::bmm")), RULE)
     assert finding.fix == (
         f"Call `torch.nn.functional.scaled_dot_product_attention{arguments} in place of the "
         "products and the softmax."

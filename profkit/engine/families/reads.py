@@ -39,6 +39,8 @@ _TRAINER_FIX: Final = (
 _ITEM: Final = regex(r"^aten::item$")
 _FINITE_NORM: Final = regex(r"^aten::(linalg_vector_)?norm$")
 _FINITE_TESTS: Final = tuple(regex(rf"^aten::{name}$") for name in ("isnan", "isinf", "logical_or"))
+_NUMBER_TEST: Final = regex(r"^aten::(isnan|isinf|isfinite)$")
+_REDUCTION: Final = regex(r"^aten::(any|all|logical_not|bitwise_not)$")
 _CONDITION: Final = regex(r"^aten::is_nonzero$")
 _ANY_TRUE: Final = regex(r"^aten::_is_any_true$")
 _CHECK: Final = regex(r"^aten::(isnan|_is_any_true|item)$")
@@ -152,6 +154,30 @@ def _find_reads_of_scalers(ctx: Context) -> Rows:
     is_read = rows_named(events, _ITEM, Category.OP)[rows[read_places]]
     is_same_thread = events.lane[rows[read_places]] == events.lane[rows[read_places + 1]]
     return np.asarray(rows[read_places[is_read & is_same_thread]])
+
+
+def are_tests_for_numbers(ctx: Context, rows: Rows) -> bool:
+    """Return whether conditions test for NaN or infinity, as ``if x.isnan().any():`` does.
+
+    Args:
+        rows: Operators that read the condition.
+    """
+    events, tree = ctx.events, ctx.tree
+    called = np.flatnonzero(tree.is_op & (tree.op_around == NO_ROW))
+    called = called[np.lexsort((events.ts_ns[called], events.lane[called]))]
+    is_test, is_reduction = (
+        rows_named(events, pattern, Category.OP)[called] for pattern in (_NUMBER_TEST, _REDUCTION)
+    )
+
+    for place in np.flatnonzero(np.isin(called, rows)).tolist():
+        before = place - 1
+        while before >= 0 and is_reduction[before]:
+            before -= 1
+        if before < 0 or not is_test[before]:
+            return False
+        if events.lane[called[before]] != events.lane[called[place]]:
+            return False
+    return len(rows) > 0
 
 
 def find_reads(ctx: Context) -> Rows:
