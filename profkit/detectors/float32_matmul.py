@@ -58,6 +58,7 @@ from typing import Final
 
 import numpy as np
 
+from profkit.engine.families.frameworks import Trainer, find_trainer
 from profkit.index.device.matmul_precision import Matmuls, float32_matmuls
 from profkit.index.distinct import distinct
 from profkit.index.intervals import covered_by, covered_within
@@ -115,19 +116,17 @@ _RATIO: Final = 7.4
 """Minimum speed-up of TF32 on tensor cores over float32 on CUDA cores for GPUs of `_FAST_TF32`."""
 _FAST_TF32: Final = frozenset({(8, 0), (9, 0), (10, 0), (10, 3)})
 """Compute capabilities of data-center GPUs."""
-_ALLOW: Final = (
-    'Call `torch.set_float32_matmul_precision("high")` once at the start (TF32: 10 bits of '
-    'mantissa), or use `torch.autocast("cuda", dtype=torch.bfloat16)` (7 bits, half the memory).'
-)
-_UNDER_AUTOCAST: Final = (
-    '`torch.autocast("cuda", dtype=torch.bfloat16)`, which has 7 bits of mantissa where float32 '
-    "has 23."
-)
-_AUTOCAST: Final = f"Run the forward pass under {_UNDER_AUTOCAST}"
+_AUTOCAST: Final = '`torch.autocast("cuda", dtype=torch.bfloat16)`'
+_AUTOCAST_OF: Final = {
+    Trainer.TRANSFORMERS: "`bf16=True` in `TrainingArguments`",
+    Trainer.LIGHTNING: '`Trainer(precision="bf16-mixed")`',
+}
+_ALLOW: Final = '`torch.set_float32_matmul_precision("high")` once at the start'
 _ALLOW_CUDNN: Final = (
     "Remove `torch.backends.cudnn.allow_tf32 = False`; if it is not set, cuDNN chose these "
-    f"kernels, so run the forward pass under {_UNDER_AUTOCAST}"
+    "kernels: then use"
 )
+_BFLOAT16: Final = "which has 7 bits of mantissa where float32 has 23."
 
 
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
@@ -192,9 +191,24 @@ def _build_findings(
             f"{times_per_step(ctx, len(rows))}, on CUDA cores instead of tensor cores. This takes "
             f"{time_with_busy_share(ctx, spent_ns)}."
         ),
-        fix=_ALLOW_CUDNN if by_cudnn else _ALLOW if is_fast else _AUTOCAST,
+        fix=_suggest_fix(ctx, by_cudnn=by_cudnn, is_fast=is_fast),
         locations=locations,
         rows=rows,
         evidence={"kernel_ns": spent_ns, "busy_share": round(share, 4)},
         spans=spent.pairs(),
     )
+
+
+def _suggest_fix(ctx: Context, *, by_cudnn: bool, is_fast: bool) -> str:
+    """Suggest TF32 where it is fast, and bfloat16 by the option of what runs the steps."""
+    trainer = find_trainer(ctx)
+    autocast = _AUTOCAST if trainer is None else _AUTOCAST_OF[trainer]
+    if by_cudnn:
+        return f"{_ALLOW_CUDNN} {autocast}, {_BFLOAT16}"
+    if not is_fast:
+        around = "Run the forward pass under" if trainer is None else "Use"
+        return f"{around} {autocast}, {_BFLOAT16}"
+    allow = "Pass `tf32=True` to `TrainingArguments`"
+    if trainer is not Trainer.TRANSFORMERS:
+        allow = f"Call {_ALLOW}"
+    return f"{allow} (TF32: 10 bits of mantissa), or use {autocast} (7 bits, half the memory)."

@@ -55,10 +55,13 @@ from typing import Final
 
 import numpy as np
 
+from profkit.engine.families.frameworks import Trainer, find_trainer
 from profkit.index.device.matmul_precision import bfloat16_matmuls, float32_matmuls
 from profkit.index.device.occupancy import tensor_core_rows
 from profkit.index.device.streams import device_of
+from profkit.index.runtime_calls import rows_named
 from profkit.rule import (
+    Category,
     Context,
     DeviceInfo,
     Finding,
@@ -71,12 +74,14 @@ from profkit.rule import (
     dataclass,
     device_time,
     find_costliest_lines,
+    from_torch,
     in_windows,
     measure_saving,
     needs,
     regex,
     time_with_busy_share,
     times_per_step,
+    torch_names,
 )
 
 INFO = RuleInfo(
@@ -113,11 +118,10 @@ _TURING: Final = (7, 5)
 _WITH_TENSOR_CORES: Final = regex(r"\bT4|\bRTX\b|\bT40\b|\bT10\b")
 """Boards of compute capability 7.5 that have tensor cores; GeForce GTX 16, MX and T1000 do not."""
 _RATIO: Final = 3
-_FIXES: Final = {
-    "float32": 'Run the forward pass under `torch.autocast("cuda", dtype=torch.float16)`, in '
-    "training with `torch.amp.GradScaler()`.",
-    "bfloat16": "Use `torch.float16` instead of `torch.bfloat16`, for `torch.autocast` or the "
-    "model itself, in training with `torch.amp.GradScaler()`.",
+_AUTOCAST: Final = '`torch.autocast("cuda", dtype=torch.float16)`'
+_OPTION_OF: Final = {
+    Trainer.TRANSFORMERS: "Pass `fp16=True` to `TrainingArguments`.",
+    Trainer.LIGHTNING: 'Pass `precision="16-mixed"` to `Trainer`.',
 }
 
 
@@ -162,12 +166,31 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
             f"{times_per_step(ctx, len(rows))}, take {time_with_busy_share(ctx, spent.total_ns)}. "
             "Nothing runs on its tensor cores, which multiply float16."
         ),
-        fix=_FIXES[kind],
+        fix=_suggest_fix(ctx, kind),
         locations=locations,
         rows=rows,
         evidence={"busy_share": round(share, 4)},
         spans=spent.pairs(),
     )
+
+
+def _suggest_fix(ctx: Context, kind: str) -> str:
+    """Suggest float16 by the option of what runs the steps, and a scaler where gradients are."""
+    trainer = find_trainer(ctx)
+    if trainer is not None:
+        return _OPTION_OF[trainer]
+
+    is_training = rows_named(ctx.events, torch_names.TRAINING, Category.OP, Category.ANNOTATION)
+    of_cuda = " (`torch.cuda.amp.GradScaler()` before torch 2.3)"
+    scaler = f"`torch.amp.GradScaler()`{of_cuda if from_torch(ctx, '2.3') else ''}"
+    if kind == "bfloat16":
+        fix = "Use `torch.float16` instead of `torch.bfloat16`, for `torch.autocast` or the model"
+        return f"{fix}, and scale the loss by {scaler}." if is_training.any() else f"{fix}."
+    if is_training.any():
+        return (
+            f"Run the forward pass and the loss under {_AUTOCAST}, and scale the loss by {scaler}."
+        )
+    return f"Run the model under {_AUTOCAST}, or convert it and its inputs once by `.half()`."
 
 
 def _is_capable(device: DeviceInfo) -> bool:

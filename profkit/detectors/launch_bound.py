@@ -51,6 +51,11 @@ from typing import Final
 import numpy as np
 
 from profkit.engine.families.collectives.waits import find_host_waits
+from profkit.engine.families.frameworks import (
+    Trainer,
+    find_trainer,
+    is_run_by_vllm,
+)
 from profkit.index.device.idle import find_waits_for_launches
 from profkit.index.device.streams import DeviceActivity
 from profkit.index.intervals import (
@@ -62,7 +67,7 @@ from profkit.index.intervals import (
     take_from_start,
     union,
 )
-from profkit.index.runtime_calls import are_optimizer_steps, rows_named
+from profkit.index.runtime_calls import GRAPH_LAUNCH, are_optimizer_steps, rows_named
 from profkit.rule import (
     MAX_LINES,
     NO_ROW,
@@ -98,6 +103,7 @@ INFO = RuleInfo(
 
 
 _COMPILED: Final = regex(r"^CompiledFunction(Backward)?$|^Torch-Compiled Region")
+_MOST: Final = 0.5
 # One operator for all parameters, as `fused=True` runs it.
 _FUSED: Final = regex(r"^aten::_fused_(adam|sgd|adagrad)")
 
@@ -254,18 +260,47 @@ def _build_finding(
 
 
 def _suggest_fix(ctx: Context) -> str:
-    """Suggest a fix, with the optimizer's only where it is not fused."""
+    """Suggest CUDA graphs by the option of what runs the steps, and the optimizer's fused step.
+
+    The optimizer's only where it is not fused.
+    """
+    if len(GRAPH_LAUNCH.rows(ctx.events)):
+        return "Capture the rest of the step in its CUDA graphs too, or take a larger batch."
+    if is_run_by_vllm(ctx):
+        return (
+            "Leave out `enforce_eager=True`, with which vLLM captures no CUDA graphs, or take "
+            "larger batches."
+        )
+
+    trainer = find_trainer(ctx)
     # Compiled code has fewer kernels, and launches each of them all the same.
-    is_compiled = rows_named(ctx.events, _COMPILED, Category.OP, Category.ANNOTATION).any()
     mode = 'mode="reduce-overhead"'
-    call = f"Add `{mode}` to the call of" if is_compiled else "Try"
-    arguments = "" if is_compiled else f"(model, {mode})"
-    graph = f"{call} `torch.compile{arguments}`, which replays the step as a CUDA graph"
+    call = f"Try `torch.compile(model, {mode})`"
+    if _is_compiled(ctx):
+        call = f"Add `{mode}` to the call of `torch.compile`"
+    if trainer is Trainer.TRANSFORMERS:
+        call = (
+            'Pass `torch_compile=True, torch_compile_mode="reduce-overhead"` to `TrainingArguments`'
+        )
+    graph = f"{call}, which replays the step as a CUDA graph"
 
     is_step = are_optimizer_steps(ctx.events)
     if not is_step.any() or rows_named(ctx.events, _FUSED, Category.OP).any():
         return f"{graph}, or a larger batch."
-    return f"{graph}, a larger batch, or `fused=True` for the optimizer."
+    fused = "`fused=True` for the optimizer"
+    if trainer is Trainer.TRANSFORMERS:
+        fused = '`optim="adamw_torch_fused"`'
+    return f"{graph}, a larger batch, or {fused}."
+
+
+def _is_compiled(ctx: Context) -> bool:
+    """Return whether compiled code launches most kernels, and not only a part of the model."""
+    is_compiled = rows_named(ctx.events, _COMPILED, Category.OP, Category.ANNOTATION)
+    launches = ctx.launches.launch[ctx.launches.launch != NO_ROW]
+    if not is_compiled.any() or not len(launches):
+        return False
+    is_within = ctx.tree.nearest(is_compiled)[launches] != NO_ROW
+    return bool(is_within.mean() >= _MOST)
 
 
 def _find_kernels(ctx: Context, device: DeviceActivity) -> Rows:

@@ -18,8 +18,9 @@ How to fix it:
     On a GPU pass ``fused=True`` (``Adam``, ``AdamW``, ``SGD``) or ``foreach=True``, which is the
     default of PyTorch's optimizers on GPUs since torch 2.0. On a CPU pass ``fused=True``
     (``Adam``, ``AdamW``, ``SGD``, ``Adagrad``, from torch 2.4 on); ``foreach=True`` is a loop
-    there, too. Write an optimizer of your own with ``torch._foreach_*``, or call its ``step()`` in
-    a function compiled by ``torch.compile``.
+    there, too. The ``Trainer`` of Transformers takes ``optim="adamw_torch_fused"`` in its
+    ``TrainingArguments``. Write an optimizer of your own with ``torch._foreach_*``, or call its
+    ``step()`` in a function compiled by ``torch.compile``.
 
 Example:
     ::
@@ -52,6 +53,7 @@ from typing import Final
 import numpy as np
 
 from profkit.engine.families.embedding_tables import MAX_READ_SHARE, find_updated_tables
+from profkit.engine.families.frameworks import Trainer, find_trainer
 from profkit.engine.families.tensor_loops import (
     KEPT_ON_GPU,
     find_python_between,
@@ -246,6 +248,9 @@ def _find_loops(ctx: Context, calls: Rows) -> tuple[Rows, Rows]:
 
 
 def _suggest_fix(ctx: Context, optimizer: str, *, on_gpu: bool) -> str:
+    # The Trainer makes the optimizer, unless it is given another class than its own.
+    if optimizer == "AdamW" and find_trainer(ctx) is Trainer.TRANSFORMERS:
+        return 'Pass `optim="adamw_torch_fused"` to `TrainingArguments`.'
     if not on_gpu:
         return (
             f"Pass `fused=True` to `torch.optim.{optimizer}`{from_torch(ctx, '2.4', 'on a CPU')}, "

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
+from profkit.model.capture_info import CaptureInfo
 from profkit.model.finding import Finding
 from profkit.model.report import Report
 from profkit.testing import TraceBuilder
@@ -50,7 +51,18 @@ def test_it_costs_two_thirds_of_the_products(found: Found, kernel: str) -> None:
         "300 µs per step (75% of the GPU's busy time). Nothing runs on its tensor cores, which "
         "multiply float16."
     )
-    assert "GradScaler" in finding.fix
+    assert finding.fix.startswith("Run the model under `torch.autocast(")
+
+
+@pytest.mark.parametrize(("torch", "before"), [("2.2.0", True), ("2.9.1+cu128", False)])
+def test_gradients_need_a_scaler(found: Found, torch: str, before: bool) -> None:  # noqa: FBT001
+    b = training()
+    b.capture = CaptureInfo(version="1", name="train", steps="optimizer", torch=torch)
+    with b.annotation("Optimizer.step#SGD.step"):
+        b.compute("aten::add_", 1_000)
+    (finding,) = found(b, RULE)
+    assert "and scale the loss by `torch.amp.GradScaler()`" in finding.fix
+    assert ("`torch.cuda.amp.GradScaler()` before torch 2.3" in finding.fix) == before
 
 
 def test_bfloat16_that_these_gpus_multiply_on_cuda_cores_is_found(found: Found) -> None:

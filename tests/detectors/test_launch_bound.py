@@ -228,3 +228,14 @@ def test_a_compiled_program_is_not_advised_to_compile(found: Found, around: str,
                 b.launch("aten::add", kernel="add", host_ns=20_000, device_ns=5_000)
     (finding,) = found(b, RULE)
     assert finding.fix.startswith(fix)
+
+
+def test_a_program_with_cuda_graphs_is_not_advised_to_use_them(found: Found) -> None:
+    b = TraceBuilder()
+    for _ in range(3):
+        with b.step():
+            for _ in range(50):
+                b.launch("aten::add", kernel="add", host_ns=20_000, device_ns=5_000)
+            b.graph_launch([("mm", 5_000)])
+    (finding,) = found(b, RULE)
+    assert finding.fix.startswith("Capture the rest of the step in its CUDA graphs too")

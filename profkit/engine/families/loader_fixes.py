@@ -6,6 +6,7 @@ import numpy as np
 
 from profkit.dataclass import dataclass
 from profkit.engine.context import Context
+from profkit.engine.families.frameworks import Trainer, find_trainer
 from profkit.engine.families.loader_functions import LoaderFunction, are_workers_idle
 from profkit.engine.families.python_calls import (
     TRANSFORMERS_PIPELINE,
@@ -152,7 +153,9 @@ def suggest_workers(ctx: Context, wait: LoaderWait) -> str:
         return f"{clause}: the program has one core, which workers would share with the model."
 
     n_workers, limit = _count_workers(ctx, wait), _describe_limit(ctx, wait, saved_ns)
-    if are_within(ctx, wait.rows, TRANSFORMERS_TRAINER):
+    if find_trainer(ctx) is Trainer.TRANSFORMERS or are_within(
+        ctx, wait.rows, TRANSFORMERS_TRAINER
+    ):
         return (
             f"Pass `dataloader_num_workers={n_workers}, dataloader_persistent_workers=True` to "
             f"`TrainingArguments`, so that batches are prepared in parallel with the model{limit}, "
