@@ -217,12 +217,18 @@ class PathStep:
         segments: Its segments, in order; they add up to ``makespan_ns`` exactly. In a long path,
             short segments that follow each other are joined to one, with the kind, line and
             operator that take most of its time.
+        parts: Time by kind, longest first; the parts add up to ``makespan_ns`` exactly. Shares are
+            of this step, as are those of ``lines``.
+        lines: Time by kind and recorded source line, longest first; the costliest ones of all
+            steps together.
     """
 
     step: str
     makespan_ns: int
     unexplained_lag_ns: int
     segments: tuple[PathSegment, ...]
+    parts: tuple[PathPart, ...] = ()
+    lines: tuple[PathLine, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -70,7 +70,7 @@ _UNRECORDED_WORK: Final = "unrecorded-device-work"
 _RECORD_ALL: Final = "Record all work of the device, to see what takes its time."
 _WARM_UP: Final = "Warm up before you record, to see what the program does from then on."
 _FEWER_OPERATORS: Final = (
-    "Each takes longer to call than to compute: fewer, larger operators would take less."
+    "Each operator takes longer to call than to compute: fewer, larger ones would take less."
 )
 _LARGER_BATCHES: Final = (
     "Its operators take longer to call than to compute: larger batches, or fewer and larger "

@@ -13,7 +13,7 @@ from profkit.index.host.source import NO_FRAME
 from profkit.index.replay.path import CriticalPath
 from profkit.index.sums import sum_by_key
 from profkit.model.critical_path import PathKind
-from profkit.model.events import NO_ROW, Int32s, Int64s
+from profkit.model.events import NO_ROW, Int32s, Int64s, Mask
 
 _NO_NAME: Final = -1
 
@@ -47,7 +47,13 @@ class PathSegments:
 
     @cached_property
     def n_events_by_group(self) -> Int64s:
-        """Number of host events that each group's segments are of. Shape ``(g,)``.
+        """Number of host events that each group's segments are of. Shape ``(g,)``."""
+        counted = self.group[self.counts_event]
+        return np.bincount(counted, minlength=len(self.kind)).astype(np.int64)
+
+    @cached_property
+    def counts_event(self) -> Mask:
+        """Which segments stand for a host event, one for each event and kind. Shape ``(p,)``.
 
         An operator that calls others has a segment before, between and after them.
         """
@@ -61,7 +67,7 @@ class PathSegments:
             segments = np.flatnonzero(kind_of_segment == kind)
             chosen[self.cause[segments]] = segments
             counted[segments] = chosen[self.cause[segments]] == segments
-        return np.bincount(self.group[counted], minlength=len(self.kind)).astype(np.int64)
+        return counted
 
     @cached_property
     def ns_by_group(self) -> Int64s:

@@ -1,4 +1,4 @@
-"""The critical path of each step as a list of segments, short ones joined."""
+"""The critical path of each step, its short segments joined."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -7,6 +7,11 @@ import numpy as np
 
 from profkit.engine.context import Context
 from profkit.engine.figures.path_segments import PathSegments
+from profkit.engine.figures.path_step_times import (
+    build_step_parts,
+    find_step_lines,
+    sum_step_kinds,
+)
 from profkit.index.distinct import numbered, numbered_pairs
 from profkit.index.host.source import NO_FRAME
 from profkit.index.intervals import covered_within
@@ -35,14 +40,19 @@ def build_path_steps(
     unexplained_ns = covered_within(path.unexplained, starts_ns, ends_ns)
     mains = _mains(first, keys, path.lengths_ns).tolist()
     lengths_ns = np.add.reduceat(path.lengths_ns, first).tolist()
+    ns_by_kind = sum_step_kinds(path, begins)
+    steps_ns = ns_by_kind.sum(axis=1)
+    lines = find_step_lines(ctx, path, segments, steps_ns)
 
     for i, number in enumerate(path.step[begins].tolist()):
         places = range(place[i], place[i + 1])
         yield PathStep(
             ctx.steps.names[number] if len(ctx.steps) else "",
-            int(path.lengths_ns[begins[i] : ends[i]].sum()),
+            int(steps_ns[i]),
             int(unexplained_ns[i]),
             tuple(_segment(ctx, segments, mains[i], lengths_ns[i]) for i in places),
+            tuple(build_step_parts(ns_by_kind[i])),
+            tuple(lines[i]),
         )
 
 

@@ -75,15 +75,23 @@ def find_other_steps(window: Window) -> Candidate | None:
     share = excess_ns / (sum(lengths) + window.breakdown.total_ns)
 
     # What shorter steps lack is no part of them.
-    path = find_path_of(window.report.summary.critical_path, window.left_out)
-    line = describe_main_line(replace(window, path=path), "operator", "data-wait", *PYTHON)
-    most = (line or _describe_main_part(window.other_steps)) if excess_ns else ""
+    most = _describe_excess(window) if excess_ns else ""
     n_all, time = len(window.report.summary.steps), format_ns(mean(lengths))
     is_one = len(lengths) == 1
     which = f"One of {n_all} steps takes" if is_one else f"{len(lengths)} of {n_all} steps take"
     about = time if is_one else f"{time} on average"
     sentence = f"{which} {about}, the others {format_ns(usual_ns)}{most}."
     return Candidate(Cause.OTHER_STEPS, share, sentence)
+
+
+def _describe_excess(window: Window) -> str:
+    """Return what the other steps spend most time in; empty if the usual ones do so, too."""
+    path = find_path_of(window.report.summary.critical_path, window.left_out)
+    main = [(p.lines[0].kind, p.lines[0].location) for p in (path, window.path) if p and p.lines]
+    if len(main) > len(set(main)):
+        return ""
+    line = describe_main_line(replace(window, path=path), "operator", "data-wait", *PYTHON)
+    return line or _describe_main_part(window.other_steps)
 
 
 def _describe_main_part(steps: Sequence[StepSummary]) -> str:

@@ -165,29 +165,13 @@ def find_path_of(
         return None
 
     ns_by_kind: Counter[PathKindName] = Counter()
-    ns_by_line: dict[tuple[PathKindName, Location], Counter[str]] = defaultdict(Counter)
-    n_segments: Counter[tuple[PathKindName, Location]] = Counter()
-    for segment in (segment for step in steps for segment in step.segments):
-        key = segment.kind, replace(segment.location, op=None)
-        ns_by_line[key][segment.op or ""] += segment.ns
-        n_segments[key] += 1
-        ns_by_kind[segment.kind] += segment.ns
+    by_line: dict[tuple[PathKindName, Location], list[PathLine]] = defaultdict(list)
+    for step in steps:
+        ns_by_kind.update({part.kind: part.ns for part in step.parts})
+        for line in step.lines:
+            by_line[line.kind, line.location].append(line)
+    lines = [_add_lines(same, len(steps), total_ns) for same in by_line.values()]
 
-    of_all = {(line.kind, replace(line.location, op=None)): line for line in path.lines}
-    lines = []
-    for (kind, location), ns_by_name in ns_by_line.items():
-        ns, n = ns_by_name.total(), n_segments[kind, location]
-        ((name, name_ns),) = ns_by_name.most_common(1)
-        # A segment has the name of its operator alone: what else it is in is that of all steps.
-        line = of_all.get((kind, location))
-        if kind != "operator" and line is not None:
-            name, name_ns = line.main_name, round(ns * line.main_share / line.share)
-        lines.append(
-            PathLine(
-                kind, location, ns, ns // len(steps), ns / total_ns, n, n, name, name_ns / total_ns
-            )
-        )
-    lines.sort(key=lambda line: -line.ns)
     return replace(
         path,
         n_steps=len(steps),
@@ -197,11 +181,37 @@ def find_path_of(
             PathPart(kind, ns, ns // len(steps), ns / total_ns)
             for kind, ns in ns_by_kind.most_common()
         ),
-        lines=tuple(lines),
+        lines=tuple(sorted(lines, key=lambda line: -line.ns)),
         entries=(),
         blocking=(),
         functions=(),
         steps=steps,
+    )
+
+
+def _add_lines(lines: Sequence[PathLine], n_steps: int, total_ns: int) -> PathLine:
+    """Return what one line takes in several steps, named after what takes longest in one.
+
+    Args:
+        lines: The line in each step that it is among the costliest of.
+        total_ns: The time of all these steps.
+    """
+    ns = sum(line.ns for line in lines)
+    ns_by_name: Counter[str] = Counter()
+    for line in lines:
+        ns_by_name[line.main_name] += round(line.ns * line.main_share / line.share)
+    ((name, name_ns),) = ns_by_name.most_common(1)
+
+    return PathLine(
+        lines[0].kind,
+        lines[0].location,
+        ns,
+        ns // n_steps,
+        ns / total_ns,
+        sum(line.n_segments for line in lines),
+        sum(line.n_events for line in lines),
+        name,
+        name_ns / total_ns,
     )
 
 

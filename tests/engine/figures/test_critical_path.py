@@ -14,12 +14,14 @@ from profkit.engine.figures.critical_path import (
     summarize_critical_path,
 )
 from profkit.engine.figures.path_segments import name_of_segment
+from profkit.engine.figures.path_step_times import MAX_LINES as MAX_STEP_LINES
 from profkit.engine.figures.path_steps import MAX_SEGMENTS
 from profkit.index.host.source import NO_FRAME
 from profkit.index.replay.replay import MAX_UNEXPLAINED_SHARE
 from profkit.model.capture_info import CaptureInfo, OpLines
 from profkit.model.critical_path import CriticalPathSummary, PathKind, PathKindName
 from profkit.model.events import HOST_CALLS, NO_ROW, Category
+from profkit.model.location import Location
 from profkit.testing import TraceBuilder
 from tests.index.replay.test_replay import each_recording, load_context
 from tests.traces import read_context
@@ -343,12 +345,52 @@ def test_segments_tile_each_step(path: Path) -> None:
 
     n_segments = sum(len(step.segments) for step in critical_path.steps)
     assert n_segments <= max(MAX_SEGMENTS, len(lengths))
-    if n_segments < MAX_SEGMENTS // 2 - len(lengths):  # nothing was joined
-        kinds: dict[str, int] = defaultdict(int)
-        for path_step in critical_path.steps:
-            for segment in path_step.segments:
-                kinds[segment.kind] += segment.ns
-        assert kinds == {part.kind: part.ns for part in critical_path.parts}
+
+
+@each_recording
+def test_parts_and_lines_of_the_steps_are_those_of_all_steps(path: Path) -> None:
+    critical_path = summarize_critical_path(load_context(path))
+    if critical_path is None:
+        return
+    kinds: dict[str, int] = defaultdict(int)
+    lines: dict[tuple[str, Location], list[int]] = defaultdict(lambda: [0, 0, 0])
+    for step in critical_path.steps:
+        assert sum(part.ns for part in step.parts) == step.makespan_ns
+        assert [line.ns for line in step.lines] == sorted((x.ns for x in step.lines), reverse=True)
+        for part in step.parts:
+            kinds[part.kind] += part.ns
+        for line in step.lines:
+            total = lines[line.kind, line.location]
+            for i, number in enumerate((line.ns, line.n_segments, line.n_events)):
+                total[i] += number
+
+    assert kinds == {part.kind: part.ns for part in critical_path.parts}
+    assert sum(len(step.lines) for step in critical_path.steps) <= MAX_STEP_LINES
+    # The time of sampled functions is a part of the lines in which they run.
+    if not any(line.n_segments == 0 for line in critical_path.lines):
+        for line in critical_path.lines[:3]:
+            assert lines[line.kind, line.location][0] == line.ns
+            assert lines[line.kind, line.location][1] == line.n_segments
+
+
+def test_a_long_path_has_the_exact_parts_of_each_step(tmp_path: Path) -> None:
+    b = TraceBuilder(device_names=(), stacks=True)
+    for n_operators in (400, 400, 900):
+        with b.step(), b.frame("train.py", 9, "forward"):
+            for _ in range(n_operators):
+                b.compute("aten::add", 3_000)
+                b.advance(1_000)
+
+    # Segments of 1 µs and of 3 µs are joined to few, which have the kind that takes most of them.
+    for step, n in zip(summary_of(b, tmp_path).steps, (400, 400, 900), strict=True):
+        assert len(step.segments) < n
+        parts = {part.kind: part.ns for part in step.parts}
+        assert parts["operator"] == n * 3_000
+        assert parts["python"] == step.makespan_ns - n * 3_000
+        operators = next(line for line in step.lines if line.kind == "operator")
+        assert (operators.ns, operators.n_events) == (n * 3_000, n)
+        assert operators.share == n * 3_000 / step.makespan_ns
+        assert (operators.location.line, operators.main_name) == (9, "aten::add")
 
 
 @each_recording
