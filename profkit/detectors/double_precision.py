@@ -13,7 +13,8 @@ Why it matters:
     float64, or on such GPUs that part.
 
 How to fix it:
-    Convert the data to float32 where it is loaded, and leave out the ``.double()`` of the model.
+    Convert the data to float32 where it is loaded, and leave the model in float32: without
+    ``.double()``, ``.to(x.dtype)`` or ``torch.set_default_dtype(torch.float64)``.
 
 Example:
     ::
@@ -112,7 +113,8 @@ _RATIOS: Final = {
 as many units or more, and tensor cores for float64: there it may be meant."""
 _FIX: Final = (
     "Convert the data to float32 where it is loaded, as with `torch.from_numpy(x).float()`, and "
-    "leave out `.double()` of the model, unless the results need more than 7 digits."
+    "leave the model in float32, without `.double()` or `.to(x.dtype)`, unless the results need "
+    "more than 7 digits."
 )
 
 

@@ -178,6 +178,12 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
 def _suggest_fix(made_by: str, n_bytes: int) -> str:
     """Return how to create a tensor of some size without a copy."""
     name = made_by.removeprefix("aten::").rstrip("_")
+    # `torch.tensor(values)` allocates, and fills from Python: it copies on any device.
+    if name == "empty" and n_bytes > _NUMBER_BYTES:
+        return (
+            "Create it once before the loop if its values stay the same, or copy it without "
+            "waiting: `torch.tensor(values, pin_memory=True).to(device, non_blocking=True)`."
+        )
     factory = name if name in _FACTORIES else "zeros"
     number = "; a single number needs no tensor" if 0 < n_bytes <= _NUMBER_BYTES else ""
     return (

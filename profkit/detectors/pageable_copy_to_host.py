@@ -81,10 +81,24 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
                 f"`.{method}()`{site.place} copies {site.sizes} to the host "
                 f"{times_per_step(ctx, len(site.owners))}"
             ),
-            fix=_LIBRARY_FIX
-            if site.caller
-            else (
-                f'Copy less often, or use `.to("cpu", non_blocking=True)` instead of '
-                f"`.{method}()` and read the values after a later synchronization."
-            ),
+            fix=_LIBRARY_FIX if site.caller else _suggest_fix(method),
         )
+
+
+def _suggest_fix(method: str) -> str:
+    """Return how a method's copy does not block.
+
+    Args:
+        method: The method of a tensor that copies.
+    """
+    later = "read the values after a later synchronization"
+    # The program has made the tensor that it copies to.
+    if method == "copy_":
+        return (
+            "Copy less often, or make the tensor with `pin_memory=True`, use "
+            f"`.copy_(..., non_blocking=True)`, and {later}."
+        )
+    return (
+        'Copy less often, or use `.to("cpu", non_blocking=True)` instead of '
+        f"`.{method}()` and {later}."
+    )

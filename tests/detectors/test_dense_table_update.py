@@ -17,7 +17,7 @@ TABLE = [10_000, 16]
 UPDATES = ("aten::lerp_", "aten::sqrt", "aten::addcdiv_")
 
 
-def build_training(
+def build_training(  # noqa: PLR0913  (each is a part of the program)
     n_read: int = 100,
     *,
     table: list[int] = TABLE,
@@ -27,6 +27,7 @@ def build_training(
     operand: list[int] | None = None,
     n_tables: int = 1,
     is_sparse: bool = False,
+    norm: tuple[str, Any] | None = None,
 ) -> TraceBuilder:
     """Steps of 1 ms of other work, of a gradient of 1 ms and of updates of 1 ms each."""
     b = TraceBuilder(stacks=True)
@@ -42,6 +43,8 @@ def build_training(
             b.compute(
                 f"aten::embedding_{kind}_backward", 1_000_000, dims=[[n_read, 16], [n_read], []]
             )
+            if norm is not None:
+                b.compute(norm[0], 1_000, dims=norm[1])
             with b.annotation(f"Optimizer.step#{optimizer}.step") if optimizer else nullcontext():
                 for name in updates:
                     b.compute(name, 1_000_000, dims=[updated])
@@ -105,6 +108,32 @@ def test_optimizers_that_take_sparse_gradients_are_kept(found: Found) -> None:
     (finding,) = found(build_training(optimizer="SGD", updates=("aten::add_",)), RULE)
     assert "SparseAdam" not in finding.fix
     assert "`torch.optim.SGD` then updates no others." in finding.fix
+
+
+def test_a_fused_step_takes_no_sparse_gradients(found: Found) -> None:
+    b = build_training(optimizer="SGD", updates=("aten::_fused_sgd_",), updated=[TABLE])
+    (finding,) = found(b, RULE)
+    assert finding.fix.endswith("; `torch.optim.SGD` without `fused=True` then updates no others.")
+
+
+@pytest.mark.parametrize(
+    ("name", "dims", "is_clipped"),
+    [
+        ("aten::linalg_vector_norm", [TABLE, [], []], True),
+        ("aten::_foreach_norm", [[[16], TABLE], []], True),
+        ("aten::_foreach_norm", [[[16], [16, 16]], []], False),
+        ("aten::mul_", [TABLE], False),
+    ],
+)
+def test_a_norm_of_gradients_takes_no_sparse_ones(
+    found: Found,
+    name: str,
+    dims: Any,  # noqa: ANN401  (shapes)
+    is_clipped: bool,  # noqa: FBT001
+) -> None:
+    (finding,) = found(build_training(norm=(name, dims)), RULE)
+    advice = "Leave the table out of `clip_grad_norm_`, which takes no sparse gradients."
+    assert finding.fix.endswith(advice) == is_clipped
 
 
 def test_of_an_operator_for_all_parameters_the_tables_share_counts(found: Found) -> None:

@@ -48,6 +48,7 @@ def test_it_costs_the_idle_time_that_the_wait_leaves(found: Found) -> None:
     ("maker", "fix"),
     [
         ("aten::randn", "as in `torch.randn(…, device=x.device)`, or once before the loop."),
+        ("aten::empty", ".tensor(values, pin_memory=True).to(device, non_blocking=True)`."),
         ("aten::ones", "as in `torch.ones(…, device=x.device)`, or once before the loop."),
     ],
 )

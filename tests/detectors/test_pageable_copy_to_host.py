@@ -72,6 +72,18 @@ def test_a_method_of_torch_that_copies_is_the_programs_call(found: Found) -> Non
     assert finding.fix.startswith("Copy less often")
 
 
+def test_a_copy_into_a_tensor_of_the_program_needs_that_pinned(found: Found) -> None:
+    b = TraceBuilder(stacks=True)
+    for _ in range(3):
+        with b.step(), b.frame("serve.py", 7, "predict"):
+            b.launch("aten::mm", kernel="gemm", host_ns=10_000, device_ns=200_000)
+            with b.builtin("method copy_ of Tensor object at 0x7f00"):
+                b.to_host(MIB, 20_000)
+            b.advance(30_000)
+    (finding,) = found(b, RULE)
+    assert "make the tensor with `pin_memory=True`" in finding.fix
+
+
 def test_a_copy_into_pinned_memory_that_nobody_waits_for_is_fine(found: Found) -> None:
     assert found(evaluating(pinned=True), RULE) == ()
 

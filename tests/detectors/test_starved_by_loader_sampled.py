@@ -67,6 +67,38 @@ def test_a_call_that_takes_most_of_a_function_is_named_with_its_line(found: Foun
     assert finding.fix.endswith("or call `Image.open` less often in `__getitem__`.")
 
 
+def test_a_search_in_a_list_has_a_dict_as_its_fix(found: Found) -> None:
+    functions = [function("tokenize", 12, 60, part="data", callee="VOCAB.index")]
+    (finding,) = found(recording(functions, step(workers=False)), RULE)
+    assert finding.fix.startswith(
+        "Make a `dict` of the places once, instead of a search by `VOCAB.index` each time. Or use "
+        "`DataLoader(..., num_workers=2"
+    )
+
+
+@pytest.mark.parametrize(
+    ("dims", "computes", "is_loop"),
+    [([200], True, True), ([16, 200], True, False), ([200], False, False)],
+)
+def test_a_loop_over_the_elements_of_a_batch_is_named(
+    found: Found,
+    dims: list[int],
+    computes: bool,  # noqa: FBT001
+    is_loop: bool,  # noqa: FBT001
+) -> None:
+    def wait_and_compute(b: TraceBuilder) -> None:
+        with b.annotation("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"):
+            for _ in range(300):
+                b.compute("aten::select", 1_000, dims=[dims, [], []])
+                b.compute("aten::copy_" if computes else "aten::stack", 1_000, dims=[[], [], []])
+        b.compute("aten::mm", 100_000, dims=[[8, 8], [8, 8]])
+
+    functions = [function("stack_rows", 12, 60, part="data")]
+    (finding,) = found(recording(functions, wait_and_compute), RULE)
+    advice = "Compute with whole tensors in `stack_rows`, which runs 600 operators per batch"
+    assert finding.fix.startswith(advice) == is_loop
+
+
 def test_workers_are_told_by_their_function_and_how_busy_they_are(found: Found) -> None:
     b = with_workers(function("augment", 6, 60), function("__getitem__", 12, 20))
     (finding,) = found(b, RULE)

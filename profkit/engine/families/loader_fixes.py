@@ -16,9 +16,9 @@ from profkit.engine.families.python_calls import (
 from profkit.engine.families.run_steps import FIX_RESTARTS, is_mostly_elsewhere
 from profkit.engine.wording import counted
 from profkit.index.runtime_calls import rows_named
-from profkit.model.events import NO_ROW, Category, Rows
+from profkit.model.events import MISSING, NO_ROW, Category, Rows
 from profkit.patterns import regex
-from profkit.units import format_ns
+from profkit.units import format_count, format_ns
 
 _MAX_WAITING_WORKERS: Final = 16
 """Workers that wait take memory and no core."""
@@ -42,6 +42,15 @@ _VIEWS: Final = regex(
     r"|_local_scalar_dense)$"
 )
 """What it takes to select the rows of a batch and to join them."""
+_READ: Final = regex(r"^aten::item$")
+_VECTOR: Final = regex(r"^\[\[\d+\]")
+"""The dimensions of an operator whose first input is a vector."""
+_MANY_OPERATORS: Final = 500
+"""Operators per batch: those of a loop over its elements. A batch of 32 samples has few of each."""
+_MIN_ELEMENT_SHARE: Final = 0.2
+"""Each of them has operators within it, and some that compute."""
+_SEARCH: Final = regex(r"(^|\.)index$")
+"""A method of lists and strings that compares one element after the other."""
 _MANY_ROWS: Final = 32
 _NEARLY_ALL: Final = 0.95
 _FIX_ROWS: Final = (
@@ -137,7 +146,6 @@ def suggest_for_workers(ctx: Context, wait: LoaderWait) -> str:
 
 def suggest_workers(ctx: Context, wait: LoaderWait) -> str:
     """Return the fix of a loader that prepares batches in the loop's own process."""
-    less = _suggest_less(wait)
     if wait.function is None and _takes_rows(ctx, wait):
         return _FIX_ROWS
     if are_within(ctx, wait.rows, TRANSFORMERS_PIPELINE):
@@ -147,27 +155,49 @@ def suggest_workers(ctx: Context, wait: LoaderWait) -> str:
             "the model; or do less per input."
         )
 
-    saved_ns = saved_by_workers_ns(ctx, wait)
+    cause = _suggest_for_cause(ctx, wait)
+    less, saved_ns = cause or _suggest_less(wait), saved_by_workers_ns(ctx, wait)
     if saved_ns == 0:
         clause = _sentence(less)
         return f"{clause}: the program has one core, which workers would share with the model."
+    workers = _describe_workers(ctx, wait, saved_ns)
+    # What a few lines change saves more than workers, which do the same on other cores.
+    return f"{_sentence(less)}. Or {workers}." if cause else f"{_sentence(workers)}, or {less}."
 
+
+def _describe_workers(ctx: Context, wait: LoaderWait, saved_ns: int) -> str:
+    """Return how the loader gets workers, as a clause without a subject."""
     n_workers, limit = _count_workers(ctx, wait), _describe_limit(ctx, wait, saved_ns)
+    aim = f", so that batches are prepared in parallel with the model{limit}"
     if find_trainer(ctx) is Trainer.TRANSFORMERS or are_within(
         ctx, wait.rows, TRANSFORMERS_TRAINER
     ):
         return (
-            f"Pass `dataloader_num_workers={n_workers}, dataloader_persistent_workers=True` to "
-            f"`TrainingArguments`, so that batches are prepared in parallel with the model{limit}, "
-            f"or {less}."
+            f"pass `dataloader_num_workers={n_workers}, dataloader_persistent_workers=True` to "
+            f"`TrainingArguments`{aim}"
         )
+
     # Without a GPU pinning only warns.
     pinned = ", pin_memory=True" if ctx.has_device_work else ""
     return (
-        f"Use `DataLoader(..., num_workers={n_workers}, persistent_workers=True{pinned})`"
-        f"{_divide_stream(wait)}, so that batches are prepared in parallel with the model{limit}, "
-        f"or {less}."
+        f"use `DataLoader(..., num_workers={n_workers}, persistent_workers=True{pinned})`"
+        f"{_divide_stream(wait)}{aim}"
     )
+
+
+def _suggest_for_cause(ctx: Context, wait: LoaderWait) -> str:
+    """Return what makes each batch cheap, where its code takes long for a known reason.
+
+    A clause without a subject; empty where no reason is known.
+    """
+    function = wait.function
+    if n_operators := _count_element_operators(ctx, wait):
+        name = "the data set" if function is None else f"`{function.name}`"
+        return (
+            f"compute with whole tensors in {name}, which runs {format_count(n_operators)} "
+            "operators per batch on single elements"
+        )
+    return "" if function is None or function.library else suggest_lookup(function.callee)
 
 
 def _takes_rows(ctx: Context, wait: LoaderWait) -> bool:
@@ -179,6 +209,32 @@ def _takes_rows(ctx: Context, wait: LoaderWait) -> bool:
     n_views = np.count_nonzero(is_op & rows_named(ctx.events, _VIEWS, Category.OP))
     is_many = n_rows >= _MANY_ROWS * len(wait.rows)
     return bool(is_many and n_views >= _NEARLY_ALL * np.count_nonzero(is_op))
+
+
+def _count_element_operators(ctx: Context, wait: LoaderWait) -> int:
+    """Count the operators per batch of a loop over its elements; 0 if there is none."""
+    is_op = ctx.tree.is_op & (ctx.nearest(wait.rows) != NO_ROW)
+    is_op[wait.rows] = False
+    n_ops, n_waits = int(np.count_nonzero(is_op)), max(1, len(wait.rows))
+    if n_ops < _MANY_OPERATORS * n_waits or _takes_rows(ctx, wait):
+        return 0
+
+    # An index into one dimension, or a read of its value, takes one element.
+    selects = np.flatnonzero(is_op & rows_named(ctx.events, _ROW, Category.OP))
+    dims = ctx.events.input_dims.at(selects)
+    names = ctx.events.names
+    is_vector = [number != MISSING and bool(_VECTOR.match(names[number])) for number in dims]
+    n_elements = sum(is_vector) + np.count_nonzero(
+        is_op & rows_named(ctx.events, _READ, Category.OP)
+    )
+    return n_ops // n_waits if n_elements >= _MIN_ELEMENT_SHARE * n_ops else 0
+
+
+def suggest_lookup(callee: str) -> str:
+    """Return the clause of a fix for a call that searches a list; empty for another one."""
+    if not _SEARCH.search(callee):
+        return ""
+    return f"make a `dict` of the places once, instead of a search by `{callee}` each time"
 
 
 def saved_by_workers_ns(ctx: Context, wait: LoaderWait) -> int:

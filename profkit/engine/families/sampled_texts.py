@@ -4,7 +4,11 @@ import posixpath
 from typing import Final
 
 from profkit.engine.context import Context
-from profkit.engine.families.loader_fixes import count_cores, count_helpful_workers
+from profkit.engine.families.loader_fixes import (
+    count_cores,
+    count_helpful_workers,
+    suggest_lookup,
+)
 from profkit.engine.families.sampled_python import CHECKPOINT_CALL, SampledPlace
 from profkit.engine.windows import time_with_share
 from profkit.model.location import MODULE_LEVEL, Location, numbered_line
@@ -89,6 +93,8 @@ def suggest_sampled_fix(ctx: Context, place: SampledPlace) -> str:
     """Return what to do about a function, by what it does."""
     if fix := _suggest_for_call(place):
         return fix
+    if not place.library and (lookup := suggest_lookup(place.callee)):
+        return f"{lookup[:1].upper()}{lookup[1:]}."
     if receives(place):
         return _FIX_RECEIVE.format(place.callee)
     if mostly_waits(place):
