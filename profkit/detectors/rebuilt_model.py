@@ -1,16 +1,19 @@
-"""CPU004 rebuilt-model: a model is built anew for each input.
+"""CPU004 rebuilt-model: a model or layer is built anew for each input.
 
 What it finds:
     Programs that initialize the weights of a model again and again, with the model's products in
     between: a function that answers a request builds the model, loads its weights, uses it once
-    and forgets it.
+    and forgets it; or a ``forward`` that creates one of its layers.
 
 Why it matters:
     To build a model writes random numbers to all of its weights, which the file then overwrites.
-    With reading the file that takes many times as long as the use of a small model.
+    With reading the file that takes many times as long as the use of a small model. A layer that
+    ``forward`` creates is besides never trained: no optimizer knows its weights, which are others
+    at the next call.
 
 How to fix it:
-    Build and load the model once, before the loop or when the service starts.
+    Build and load the model once, before the loop or when the service starts; create a layer in
+    ``__init__``.
 
 Example:
     ::
@@ -30,8 +33,8 @@ Use instead:
             return model(x)
 
 Reads:
-    Operators (``name``, ``ts_ns`` and ``dur_ns`` in nanoseconds), source lines; without those the
-    functions that were sampled over a run.
+    Operators (``name``, ``ts_ns`` and ``dur_ns`` in nanoseconds), their shapes for a single layer,
+    source lines; without those the functions that were sampled over a run.
 
 When to ignore this:
     Each of the models is trained, such as in a search for hyperparameters.
@@ -41,12 +44,14 @@ Source:
     documentation; ``torch.nn.utils.skip_init`` for a model that is built without random numbers.
 """
 
+import itertools
 from collections.abc import Iterator
 from typing import Final
 
 import numpy as np
 
 from profkit.engine.families.sampled_python import find_sampled_build
+from profkit.index.compute.shaped import by_shapes, tensor_shape
 from profkit.rule import (
     NO_ROW,
     Category,
@@ -69,7 +74,7 @@ from profkit.rule import (
 INFO = RuleInfo(
     id="CPU004",
     name="rebuilt-model",
-    title="A model is built anew for each input",
+    title="A model or layer is built anew for each input",
     severity="warning",
     needs=(needs.OPERATORS,),
     since="0.2.0",
@@ -96,13 +101,25 @@ _INITIALIZES: Final = regex(r"^aten::(uniform|normal)_$")
 _COMPUTES: Final = regex(
     r"^aten::(linear|matmul|mm|addmm|bmm|conv\w*|_?convolution|lstm|gru|rnn_\w+|embedding)$"
 )
+_BUILD_ONCE: Final = (
+    "Build the model and load its weights once, before the loop or when the service starts, and "
+    "call it for each input."
+)
+_CREATE_LAYER: Final = (
+    "Create the layer once, in the `__init__` of the module that calls it: there the optimizer "
+    "finds its weights, which otherwise start anew at each call and are never trained."
+)
 _LOADS: Final = 2
 """A function that builds a model may take as long for more than its weights."""
 
 
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield a finding if models are built again and again."""
-    builds = _find_builds(ctx, thresholds.min_weights_count)
+    models = _find_models(ctx)
+    builds = [model for model in models if len(model) >= thresholds.min_weights_count]
+    is_layer = not builds
+    if is_layer:
+        builds = [layer for model in models if len(layer := _find_layers(ctx, model))]
     if not builds:
         return
 
@@ -123,18 +140,16 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     location = _find_place(ctx, rows, sampled)
     in_run = "at least " if n_builds > len(builds) else ""
     place = at(location) if location else ""
+    what = "layer" if is_layer else "model"
     spent_ns = sum(end - start for start, end in spans)
     yield saving.finding(
         INFO,
         confidence="medium",
         message=(
-            f"The program builds a model{place} {in_run}{n_builds} times, and uses it in between. "
+            f"The program builds a {what}{place} {in_run}{n_builds} times, and uses it in between. "
             f"To initialize its weights alone takes {time_with_share(ctx, spent_ns)}."
         ),
-        fix=(
-            "Build the model and load its weights once, before the loop or when the service "
-            "starts, and call it for each input."
-        ),
+        fix=_CREATE_LAYER if is_layer else _BUILD_ONCE,
         locations=known_locations(location) if location else (),
         rows=rows,
         n=n_builds,
@@ -143,8 +158,8 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     )
 
 
-def _find_builds(ctx: Context, min_weights: int) -> list[Rows]:
-    """Find the initializations of each model, as rows in the order of time.
+def _find_models(ctx: Context) -> list[Rows]:
+    """Find the weights that are initialized in a row, as rows in the order of time.
 
     A model's are those in a row on one thread, with no product in between. Operators that fill new
     tensors, such as ``randn``, call the same operators within them, and are left out.
@@ -153,7 +168,7 @@ def _find_builds(ctx: Context, min_weights: int) -> list[Rows]:
     is_outermost = ctx.tree.enclosing(is_op) == NO_ROW
     weights = find_rows(ctx, _INITIALIZES, Category.OP)
     weights = weights[is_outermost[weights]]
-    if len(weights) < min_weights:
+    if not len(weights):
         return []
 
     events = ctx.events
@@ -165,8 +180,22 @@ def _find_builds(ctx: Context, min_weights: int) -> list[Rows]:
 
     # As many products as have been computed before, so many models may have been used.
     n_before = np.searchsorted(product_ns, events.ts_ns[weights])
-    models = np.split(weights, np.flatnonzero(np.diff(n_before)) + 1)
-    return [model for model in models if len(model) >= min_weights]
+    return np.split(weights, np.flatnonzero(np.diff(n_before)) + 1)
+
+
+def _find_layers(ctx: Context, weights: Rows) -> Rows:
+    """Find weights whose shape and that of what follows are those of a layer and its bias."""
+    shape_of = {
+        row: tensor_shape(inputs, 0)
+        for inputs, rows in by_shapes(ctx.events, weights)
+        for row in rows.tolist()
+    }
+    shapes = [shape_of.get(row, ()) for row in weights.tolist()]
+    is_weight = [
+        len(weight) > 1 and bias == weight[:1] for weight, bias in itertools.pairwise(shapes)
+    ]
+    first = np.flatnonzero(is_weight)
+    return weights[np.sort(np.concatenate((first, first + 1)))]
 
 
 def _find_place(ctx: Context, rows: Rows, sampled: Location | None) -> Location | None:
