@@ -3,7 +3,8 @@
 What it finds:
     Loops that take the elements of a tensor one by one, as ``x[i]`` or by iterating over it, and
     run the same short operators for each: a model that is called with one sample after the other, a
-    mask, a distance or a loss that is computed element by element.
+    mask, a distance or a loss that is computed element by element. On a CPU also loops that compare
+    the same tensors again and again and read a count each time, as metrics per class do.
 
 Why it matters:
     An operator takes some microseconds to call, and as long again in the backward pass, whether it
@@ -15,9 +16,9 @@ Why it matters:
 How to fix it:
     Pass the whole batch to the model: layers expect one. Replace element loops by operators on the
     whole tensors, with broadcasting, ``torch.where``, ``torch.arange`` for masks, ``torch.cdist``
-    for distances; or write the function for one element and use ``torch.vmap``. Where each element
-    needs the result of the one before, compile the loop by ``torch.compile``, or take the values to
-    Python once by ``.tolist()``.
+    for distances, ``torch.bincount`` for counts; or write the function for one element and use
+    ``torch.vmap``. Where each element needs the result of the one before, compile the loop by
+    ``torch.compile``, or take the values to Python once by ``.tolist()``.
 
 Example:
     ::
@@ -41,7 +42,8 @@ Source:
     "Broadcasting semantics" and ``torch.vmap`` in PyTorch's documentation.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from enum import Enum
 from typing import Final
 
 import numpy as np
@@ -54,7 +56,7 @@ from profkit.engine.families.operator_loops import (
     list_spans,
     replace_by_one_call,
 )
-from profkit.engine.families.sampled_python import locate_by_samples
+from profkit.engine.families.sampled_python import find_called_model, locate_by_samples
 from profkit.index.compute.inputs import OpInputs, parse_inputs
 from profkit.index.compute.shaped import by_shapes, tensor_shape
 from profkit.index.distinct import distinct
@@ -65,6 +67,7 @@ from profkit.rule import (
     Context,
     Finding,
     Int64s,
+    Location,
     Rows,
     RuleInfo,
     at_first,
@@ -75,6 +78,7 @@ from profkit.rule import (
     needs,
     regex,
     time_with_share,
+    uses_device,
 )
 
 INFO = RuleInfo(
@@ -113,6 +117,16 @@ _VIEWS: Final = regex(
 )
 """Operators that compute nothing: a loop of these alone makes a batch from its pieces."""
 
+_READ: Final = regex(r"^aten::item$")
+_COMPARES: Final = regex(r"^aten::(eq|ne|lt|le|gt|ge)$")
+_SUMS: Final = regex(r"^aten::(sum|mean|count_nonzero)$")
+_COUNTS: Final = regex(
+    r"^aten::(eq|ne|lt|le|gt|ge|__and__|__or__|__xor__|bitwise_\w+|logical_\w+|sum|mean"
+    r"|count_nonzero|to|item)$"
+)
+"""Operators that count: a round with others may change what the next one reads."""
+_MIN_ROUNDS: Final = 5
+"""A metric of fewer classes takes next to no time."""
 _MAX_OPERATORS: Final = 40
 """The most operators for one element: a layer of a network has as many, and is no element."""
 _MIN_TAKEN_SHARE: Final = 0.5
@@ -123,27 +137,53 @@ _KEPT_KERNELS: Final = 0.3
 """Assumed share of the time of kernels that those for all elements take: each takes 2 µs alone."""
 
 
+class _Kind(Enum):
+    """What a loop does in each round."""
+
+    MODEL = "calls a model for one sample after the other"
+    ELEMENTS = "runs operators on one element after the other"
+    COUNTS = "compares the same tensors again and again, and reads a count each time"
+
+
+_FIXES: Final = {
+    _Kind.MODEL: (
+        "Pass the whole batch in one call, as layers expect it. A function that takes one sample "
+        "alone runs for a batch by `torch.vmap`; of several models, each takes its samples at once."
+    ),
+    _Kind.ELEMENTS: (
+        "Compute all elements at once by operators on the whole tensors, with broadcasting or "
+        "`torch.where`. If an element needs the result of the one before, compile the loop by "
+        "`torch.compile`."
+    ),
+    _Kind.COUNTS: (
+        "Count all at once: pairs of classes by `torch.bincount(target * n + predicted, "
+        "minlength=n * n)`, the confusion matrix, or thresholds by broadcasting, as in `x[:, None] "
+        "> thresholds`; then read all results by one `.tolist()`."
+    ),
+}
+
+
 @dataclass(frozen=True)
 class _Loop:
-    """A loop over the elements of a tensor, in one step.
+    """A loop in one step.
 
     Attributes:
-        n_elements: How many it takes.
-        calls_model: Whether each is multiplied by weights.
+        n_elements: How many elements it takes, or how often it counts.
+        kind: What it does for each.
         operators: Its operators.
     """
 
     n_elements: int
-    calls_model: bool
+    kind: _Kind
     operators: OperatorLoop
 
 
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield a finding for each function that runs operators for one element after the other."""
-    loops: dict[tuple[bool, str | None, str | None], list[_Loop]] = {}
-    for loop in _find_loops(ctx, thresholds.min_elements_count):
+    loops: dict[tuple[_Kind, str | None, str | None], list[_Loop]] = {}
+    for loop in (*_find_loops(ctx, thresholds.min_elements_count), *_find_counting_loops(ctx)):
         location = ctx.location(int(loop.operators.rows[0]))
-        loops.setdefault((loop.calls_model, location.file, location.function), []).append(loop)
+        loops.setdefault((loop.kind, location.file, location.function), []).append(loop)
     for of_function in loops.values():
         yield from _build_finding(ctx, thresholds, of_function)
 
@@ -167,16 +207,17 @@ def _build_finding(ctx: Context, thresholds: Thresholds, loops: list[_Loop]) -> 
     each = " per step" if len(ctx.steps) else ""
     has_backward = any(len(loop.backward) for loop in operators)
     subject = "With their backward pass they" if has_backward else "They"
-    calls_model = loops[0].calls_model
+    kind = loops[0].kind
+    elements = "counts" if kind is _Kind.COUNTS else "elements"
     yield saving.finding(
         INFO,
         severity=saving.severity(thresholds.warning_share),
         confidence="medium",
         message=(
-            f"The loop{at_first(locations)} {_ACTIONS[calls_model]}: {n_operators} operators for "
-            f"{n_elements} elements{each}. {subject} take {time_with_share(ctx, spent_ns)}."
+            f"The loop{at_first(locations)} {kind.value}: {n_operators} operators for "
+            f"{n_elements} {elements}{each}. {subject} take {time_with_share(ctx, spent_ns)}."
         ),
-        fix=_FIXES[calls_model],
+        fix=_suggest_fix(ctx, kind, locations),
         locations=locations,
         rows=rows,
         n=len(loops),
@@ -185,21 +226,15 @@ def _build_finding(ctx: Context, thresholds: Thresholds, loops: list[_Loop]) -> 
     )
 
 
-_ACTIONS: Final = {
-    True: "calls a model for one sample after the other",
-    False: "runs operators on one element after the other",
-}
-_FIXES: Final = {
-    True: (
-        "Pass the whole batch in one call, as layers expect it. A function that takes one sample "
-        "alone runs for a batch by `torch.vmap`."
-    ),
-    False: (
-        "Compute all elements at once by operators on the whole tensors, with broadcasting or "
-        "`torch.where`. If an element needs the result of the one before, compile the loop by "
-        "`torch.compile`."
-    ),
-}
+def _suggest_fix(ctx: Context, kind: _Kind, locations: Sequence[Location]) -> str:
+    """Suggest one call for all, of the model by the program's own name where that is known."""
+    model = find_called_model(ctx, locations[0]) if locations and kind is _Kind.MODEL else ""
+    if not model:
+        return _FIXES[kind]
+    return (
+        f"Pass the whole batch to `{model}` in one call, as layers expect it. A function that "
+        "takes one sample alone runs for a batch by `torch.vmap`."
+    )
 
 
 def _find_loops(ctx: Context, min_elements: int) -> Iterator[_Loop]:
@@ -223,7 +258,36 @@ def _find_loops(ctx: Context, min_elements: int) -> Iterator[_Loop]:
             calls_model = _calls_model(ctx, rows, n_elements)
             if calls_model is not None:
                 previous_end = end
-                yield _Loop(n_elements, calls_model, builder.build(rows))
+                kind = _Kind.MODEL if calls_model else _Kind.ELEMENTS
+                yield _Loop(n_elements, kind, builder.build(rows))
+
+
+def _find_counting_loops(ctx: Context) -> Iterator[_Loop]:
+    """Yield the loops that compare the same tensors in each round, and read how many are equal.
+
+    On a GPU each read waits, which is another finding's.
+    """
+    events = ctx.events
+    is_read = names_matching(events, _READ)
+    if uses_device(ctx) or not is_read[events.name].any():
+        return
+
+    builder = LoopBuilder(ctx)
+    counts, compares, sums = (
+        names_matching(events, pattern) for pattern in (_COUNTS, _COMPARES, _SUMS)
+    )
+    for called in list_called_operators(ctx):
+        for repeat in find_repeats(events.name[called], _MIN_ROUNDS, _MAX_OPERATORS):
+            rows = called[repeat.start : repeat.end]
+            first_round = events.name[rows[: repeat.period]]
+            is_counting = counts[first_round].all() and is_read[first_round].any()
+            if not (is_counting and compares[first_round].any() and sums[first_round].any()):
+                continue
+            # A loop over layers or sequences has tensors of several sizes.
+            shapes = events.input_dims.at(rows).reshape(repeat.n, repeat.period)
+            if (shapes == shapes[0]).all():
+                n_reads = int(np.count_nonzero(is_read[events.name[rows]]))
+                yield _Loop(n_reads, _Kind.COUNTS, builder.build(rows))
 
 
 def _count_first_dimensions(ctx: Context) -> Int64s:

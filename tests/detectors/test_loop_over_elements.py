@@ -9,6 +9,7 @@ import pytest
 from profkit.model.finding import Finding
 from profkit.model.report import Report
 from profkit.testing import TraceBuilder
+from tests.sampled_steps import function, recording
 
 RULE = "loop-over-elements"
 Found = Callable[..., tuple[Finding, ...]]
@@ -215,3 +216,72 @@ def test_on_a_gpu_it_saves_launches(found: Found) -> None:
 
 def test_without_operators_it_is_skipped(analyzed: Analyzed, device_alone: TraceBuilder) -> None:
     assert "KER023" in {check.rule for check in analyzed(device_alone, RULE).unchecked}
+
+
+def count_per_class(
+    *,
+    middle: str = "aten::__and__",
+    n_classes: int = 10,
+    shapes: tuple[list[int], ...] = ([128],),
+    has_gpu: bool = False,
+) -> TraceBuilder:
+    """Steps of a metric that compares and counts for one class after the other."""
+    b = TraceBuilder(stacks=True, device_names=("NVIDIA H200",) if has_gpu else ())
+    for _ in range(N_STEPS):
+        with b.step(), b.frame("metrics.py", 9, "macro_f1"):
+            for number in range(n_classes):
+                shape = shapes[number % len(shapes)]
+                for name in ("aten::eq", middle, "aten::sum"):
+                    b.compute(name, OP_NS, dims=[shape, []])
+                b.compute("aten::item", US, dims=[[]])
+            if has_gpu:
+                b.launch("aten::mm", kernel="gemm", host_ns=US, device_ns=US)
+
+    return b
+
+
+def test_a_metric_that_counts_for_each_class_counts_all_at_once(found: Found) -> None:
+    (finding,) = found(count_per_class(), RULE)
+    assert finding.message == (
+        "The loop in macro_f1 (metrics.py:9) compares the same tensors again and again, and reads "
+        "a count each time: 40 operators for 10 counts per step. They take 160 µs per step (100%)."
+    )
+    assert "`torch.bincount(target * n + predicted, minlength=n * n)`" in finding.fix
+    assert finding.cost.per_step_ns == pytest.approx((1 - KEPT) * 160 * US, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    "b",
+    [
+        count_per_class(n_classes=4),
+        count_per_class(middle="aten::mul"),  # may be what the next round reads
+        count_per_class(shapes=([128], [64])),  # layers
+        count_per_class(has_gpu=True),  # each read waits
+    ],
+)
+def test_loops_that_may_need_each_count_are_silent(found: Found, b: TraceBuilder) -> None:
+    assert found(b, RULE) == ()
+
+
+@pytest.mark.parametrize(
+    ("callee", "fix"),
+    [
+        ("net", "Pass the whole batch to `net` in one call"),
+        ("nn.functional.linear", "Pass the whole batch in one call"),
+        ("", "Pass the whole batch in one call"),
+    ],
+)
+def test_the_fix_names_the_model_as_the_program_calls_it(
+    found: Found, callee: str, fix: str
+) -> None:
+    def step(b: TraceBuilder) -> None:
+        b.compute("aten::unbind", US, dims=[[N_SAMPLES, WIDTH], []], values=["", "0"])
+        for _ in range(N_SAMPLES):
+            with b.op("aten::linear", self_ns=0, dims=LINEAR):
+                b.compute("aten::addmm", OP_NS)
+            b.compute("aten::relu", OP_NS, dims=[[WIDTH]])
+        b.compute("aten::stack", US)
+
+    functions = [function("main", 22, 40, library="torch", callee=callee)]
+    (finding,) = found(recording(functions, step), RULE)
+    assert finding.fix.startswith(fix)

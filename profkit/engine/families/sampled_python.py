@@ -50,6 +50,7 @@ _SUMMARY_CALL: Final = regex(
 _ATEN: Final = "aten::"
 _TORCH_CALL: Final = regex(r"^torch\.(?:\w+\.)*(\w+)$")
 """Methods of tensors are left out, since arrays of NumPy have the same."""
+_OF_TORCH: Final = regex(r"^(torch|nn|F|zip)\b|(^|\.)functional\.")
 _RUNS_STEP: Final = regex(r"(^|\.)(step|backward|zero_grad)$")
 """Calls, as a program writes them, of which a function that runs the steps has one."""
 _MIN_PLACE_SHARE: Final = 0.5
@@ -272,6 +273,24 @@ def locate_by_samples(
     functions = find_step_functions(ctx, without_libraries=are_direct)
     places = [function.location for function in functions if function.share >= least]
     return (replace(places[0], precision="function"),) if len(places) == 1 else ()
+
+
+def find_called_model(ctx: Context, location: Location) -> str:
+    """Return what a function of the program calls for most of its time in torch, as it writes it.
+
+    Such as ``self.encoder``; empty where that is not known, or is a function of torch itself.
+    """
+    samples = step_samples(ctx)
+    times: dict[str, int] = defaultdict(int)
+    for function in () if samples is None else samples.functions:
+        file, _, name = function.place
+        is_of_torch = function.library == TORCH and not function.part
+        if is_of_torch and (file, name) == (location.file, location.function):
+            times[function.callee] += function.ns
+    if not times:
+        return ""
+    callee = max(times, key=times.__getitem__)
+    return "" if _OF_TORCH.search(callee) else callee
 
 
 def find_sampled_build(ctx: Context) -> tuple[Location | None, int]:
