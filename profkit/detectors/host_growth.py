@@ -78,6 +78,10 @@ from profkit.rule import (
 )
 
 _COMPILES: Final = regex(r"\bjit\.(trace|script|freeze)\w*\(|\btorch\.compile\(|\bmake_fx\(")
+_STREAMS: Final = frozenset({"_io.BytesIO", "_io.StringIO"})
+_WITHOUT_MEAN: Final = frozenset({"bytes", "bytearray", "str", "memoryview"})
+"""Types of which no sum or mean can be kept."""
+
 INFO = RuleInfo(
     id="MEM009",
     name="host-growth",
@@ -141,10 +145,26 @@ def _suggest_fix(leak: Leak) -> str:
     if not name:
         made = f"what is allocated{place}" if place else "what each step adds"
         return f"Release {made} after use, write it to disk, or keep a sum or mean instead."
-    return (
-        f"Clear {quoted(name)} after its values are used, write them to disk, or keep a sum or "
-        "mean instead of every value."
-    )
+    return _suggest_holder_fix(leak, quoted(name))
+
+
+def _suggest_holder_fix(leak: Leak, holder: str) -> str:
+    """Suggest what fits the type of objects that a holder of the program retains."""
+    if leak.type in _STREAMS:
+        return (
+            f"Empty {holder} once its contents are used, by `seek(0)` and `truncate()`, or write "
+            "to a file instead."
+        )
+    # One object that is replaced by a longer one, as by `np.concatenate`, has nothing to clear.
+    if leak.n == 1:
+        return (
+            f"Start {holder} anew after use, keep only its last part, or write each part to disk: "
+            "it becomes longer with every step."
+        )
+    less = "keep a sum or mean instead of every value"
+    if leak.type in _WITHOUT_MEAN:
+        less = "keep only the last ones (`collections.deque(maxlen=100)`)"
+    return f"Clear {holder} after its values are used, write them to disk, or {less}."
 
 
 def _suggest_native_fix(leak: Leak) -> str:

@@ -63,7 +63,7 @@ from profkit.engine.families.leaks.messages import (
     storage_ratio,
     values_sentence,
 )
-from profkit.rule import Context, Finding, Leak, RuleInfo, needs, regex
+from profkit.rule import Chain, Context, Finding, Leak, RuleInfo, needs, regex
 
 INFO = RuleInfo(
     id="MEM003",
@@ -77,6 +77,7 @@ INFO = RuleInfo(
 _NAME: Final = regex(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*")
 """A variable or its attribute, such as ``self.state``."""
 
+_INDEX: Final = regex(r"\[\d+\]")
 _SAVED_SHARE: Final = 0.2
 """Share of a leak that is saved for a backward pass which never came."""
 _UNDER_NO_GRAD: Final = (
@@ -110,6 +111,14 @@ def _is_unused(leak: Leak) -> bool:
     return saved_share(leak) >= _SAVED_SHARE
 
 
+def _is_tuple(chain: Chain) -> bool:
+    """Tell whether a variable is a tuple of tensors, such as the two states of an LSTM."""
+    # Of what can grow, the chain has the type.
+    entries = chain.parts[1:] if not chain.scope else chain.parts[1:-1]
+    is_entry = bool(entries) and _INDEX.fullmatch(entries[-1]) is not None
+    return is_entry and not chain.container and _NAME.fullmatch(chain.name) is not None
+
+
 def _suggest_fix(leak: Leak) -> str:
     # The program's own line, changed, is the clearest fix. A detached number retains its storage,
     # which may be as large as a batch.
@@ -130,6 +139,9 @@ def _suggest_fix(leak: Leak) -> str:
     # The state of a recurrent network is needed as a tensor, so its value cannot be read instead.
     if leak.kind == "graph" and is_variable and not is_scalar:
         return f"Detach the state between steps: {quoted(f'{name} = {name}.detach()')}."
+    if leak.kind == "graph" and chain is not None and _is_tuple(chain):
+        detached = f"{name} = tuple(state.detach() for state in {name})"
+        return f"Detach the states between steps: {quoted(detached)}."
 
     variable = assigned_name(leak.code)
     method = "item" if is_number and is_scalar else "detach"

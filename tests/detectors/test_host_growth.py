@@ -1,6 +1,9 @@
 """host-growth reports host memory outside tensors that grows."""
 
 from collections.abc import Callable
+from typing import Any
+
+import pytest
 
 from profkit.model.finding import Finding
 from profkit.model.live_memory import Chain, TensorShape
@@ -267,3 +270,23 @@ def test_memory_that_was_mapped_beside_the_heap_is_a_librarys(
         "a library or by `mmap`, and is not unmapped."
     )
     assert finding.confidence == "low"
+
+
+@pytest.mark.parametrize(
+    ("changes", "fix"),
+    [
+        ({"type": "_io.BytesIO", "n": 1}, "Empty `kept` once its contents are used, by `seek(0)`"),
+        ({"type": "numpy.ndarray", "n": 1}, "Start `kept` anew after use, keep only its last part"),
+        (
+            {"type": "bytes"},
+            "Clear `kept` after its values are used, write them to disk, or keep o",
+        ),
+        ({"type": "dict"}, "Clear `kept` after its values are used, write them to disk, or keep a"),
+    ],
+)
+def test_the_fix_fits_the_type_of_what_is_kept(
+    found: Found, watched: Watched, changes: dict[str, Any], fix: str
+) -> None:
+    kept = (Chain("module-global", ("__main__", ".kept"), name="kept"),)
+    (finding,) = found(watched(kind="host", device="host", chains=kept, **changes), RULE)
+    assert finding.fix.startswith(fix)

@@ -27,6 +27,7 @@ LOSSES = (
     Chain("module-global", ("__main__", ".losses", "[199]"), "list", 200, "losses", is_entry=True),
 )
 HIDDEN = (Chain("frame", ("hidden", " in main at train.py:12"), name="hidden"),)
+STATES = (Chain("frame", ("h", "[0]", " in f"), name="h", scope=" in f", is_entry=True),)
 STATE = (Chain("instance", ("net", ".state", " in f"), name="net.state", scope=" in f"),)
 
 
@@ -77,6 +78,10 @@ def test_a_list_of_losses_is_reported_with_its_line_its_holder_and_its_graph(
         (
             {"kind": "graph", "n": 1, "code": "hidden = cell(x, hidden)", "chains": HIDDEN},
             "Detach the state between steps: `hidden = hidden.detach()`.",
+        ),
+        (
+            {"kind": "graph", "n": 1, "code": "y, h = lstm(x, h)", "chains": STATES},
+            "Detach the states between steps: `h = tuple(state.detach() for state in h)`.",
         ),
         (
             {"kind": "graph", "n": 1, "chains": STATE},

@@ -244,14 +244,14 @@ def _note_container(text: _Text, path: Sequence[object], position: int) -> None:
     n_parts, kind = len(text.parts), type(thing)
     queue = _find_queue(path, position)
     if queue is not None:
-        # A program knows its queue, and not the deque in which that stores its items.
+        # A program knows its queue or executor, and not where that stores its items.
         n_parts, kind = n_parts - 1, type(queue)
 
     text.containers.append(_Container(full_name(kind), length, limit_of(thing), n_parts, position))
 
 
 def _find_queue(path: Sequence[object], position: int) -> object | None:
-    """Find the queue that an object on a path stores the items of, or None."""
+    """Find the queue or executor that an object on a path stores the items of, or None."""
     for owner in reversed(path[max(position - 2, 0) : position]):
         if type(owner) is not dict:
             return owner if links.is_queue(owner) else None

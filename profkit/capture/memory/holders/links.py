@@ -314,9 +314,8 @@ def _from_slots(path: Path) -> Link | None:
 
 
 def is_queue(thing: object) -> bool:
-    """Tell whether something is a queue of Python, which stores its items in an attribute."""
-    kind = _class_kind(thing)
-    return kind == "queue" and namespace_of(thing) is not None
+    """Tell whether something is a queue or executor, which stores its items in an attribute."""
+    return _class_kind(thing) in {"queue", "executor"} and namespace_of(thing) is not None
 
 
 def _class_kind(thing: object) -> HolderKind | None:

@@ -173,7 +173,7 @@ CASES = {
             "pending = executor.submit(len, made())"
         ),
         "world.executor._work_queue → an item.args[0]",
-        ("executor", "_queue.SimpleQueue", 1),
+        ("executor", "concurrent.futures.thread.ThreadPoolExecutor", 1),
         "free.set(); pending.result(); executor.shutdown()",
     ),
     "the result of a finished task": (
