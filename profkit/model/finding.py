@@ -48,8 +48,11 @@ class Cost:
 
     @property
     def ranked_ns(self) -> int:
-        """Return the time by which costs are compared: of one step where none was recorded."""
-        return self.ns or self.per_step_ns or 0
+        """Return the time by which costs are compared: per step, or over a recording without any.
+
+        Costs of steps that were not recorded are known per step alone.
+        """
+        return (self.ns if self.per_step_ns is None else self.per_step_ns) or 0
 
     @property
     def ns_and_bytes(self) -> tuple[int, int]:

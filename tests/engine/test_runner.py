@@ -148,6 +148,12 @@ def test_findings_are_ranked_by_cost_and_notes_come_last() -> None:
     assert ranked([note, leak, small, large]) == (large, small, leak, note)
 
 
+def test_costs_of_other_steps_are_compared_per_step() -> None:
+    recorded = replace(finding(), cost=Cost(ns=3_000, per_step_ns=1_000))
+    of_run = replace(finding(), cost=Cost(per_step_ns=2_000))
+    assert ranked([recorded, of_run]) == (of_run, recorded)
+
+
 def test_findings_of_which_some_time_may_be_saved_are_ranked_by_how_much() -> None:
     none, little, more = (
         replace(finding(), cost=Cost(0, basis="replay", low_ns=0, high_ns=high_ns))

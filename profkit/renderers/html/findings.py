@@ -39,7 +39,8 @@ _SAME_LINE: Final = 0.05
 """Two lines that differ by less of their height look the same."""
 _MAX_APART: Final = 8
 """Lines to edit and to look at are shown together if no more lines are between them."""
-_RULE_SECTIONS: Final = ("Use instead", "Why it matters", "When to ignore this")
+_RULE_SECTIONS: Final = ("Example", "Use instead", "Why it matters", "When to ignore this")
+"""What the rule's page says of every program: its code is an example, and not of this one."""
 
 
 def build_section(report: Report, options: Options) -> Section:
