@@ -182,5 +182,6 @@ def _select_slow_work(ctx: Context, work: Rows) -> tuple[float, Rows]:
         for ordinal, capability in capabilities.items()
         if capability in _RATIOS
     }
+
     is_slow = np.isin(device_of(ctx.events, work), list(ratios))
     return max(ratios.values(), default=1.0), work[is_slow]

@@ -324,6 +324,7 @@ def _find_selecting(
     for of_loop in np.split(places, edges):
         if len(of_loop) < min_elements:
             continue
+
         # Half of the elements of one tensor; a network with as many layers takes one each.
         tensors = ctx.events.input_dims.at(called[of_loop])
         _, first, counts = np.unique(tensors, return_index=True, return_counts=True)

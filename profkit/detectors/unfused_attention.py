@@ -5,7 +5,9 @@ What it finds:
     between: attention that writes its whole matrix of scores to memory. This is attention by hand,
     on a GPU also ``scaled_dot_product_attention`` where it falls back to its "math" implementation,
     and ``nn.MultiheadAttention`` where it returns the weights. On a CPU there is a fused
-    implementation for attention without dropout.
+    implementation for attention without dropout alone: with it, ``scaled_dot_product_attention``
+    and the layers that call it, such as ``nn.TransformerEncoderLayer`` in training, run the
+    operators one by one.
 
 Why it matters:
     The scores of each head have the square of the sequence's length. Scaling, mask, softmax and
@@ -20,7 +22,9 @@ Why it matters:
 How to fix it:
     Call ``torch.nn.functional.scaled_dot_product_attention``, with the mask as ``attn_mask`` or
     ``is_causal=True`` and the dropout as ``dropout_p``. Load models of Transformers with
-    ``attn_implementation="sdpa"``. Call ``nn.MultiheadAttention`` with ``need_weights=False``.
+    ``attn_implementation="sdpa"``. Call ``nn.MultiheadAttention`` with ``need_weights=False``. On a
+    CPU set the dropout of the attention to 0, and keep that of the other layers: the random numbers
+    for its scores alone may take half of the step.
 
 Example:
     ::
@@ -73,6 +77,7 @@ from profkit.rule import (
     Finding,
     Float64s,
     Int32s,
+    Mask,
     MeasuredSaving,
     ProgramChange,
     Rows,
@@ -144,12 +149,18 @@ _FUSED_SHARE: Final = 0.35
 and 0.5 to 0.7 on an A100."""
 _MIN_RATE_SHARE: Final = 0.05
 """A CPU's products of one shape tell its rate if they are this share of all FLOPs."""
+_NO_DROPOUT: Final = "on a CPU there is no fused implementation of attention with dropout"
 _NS: Final = 1e9
 
 
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
-    """Yield a finding for all attention that is not fused."""
-    attention = _find_avoidable(ctx)
+    """Yield a finding for all attention that is not fused, and one for what dropout prevents."""
+    for attention in _find_avoidable(ctx):
+        yield from _judge(ctx, thresholds, attention)
+
+
+def _judge(ctx: Context, thresholds: Thresholds, attention: Attentions) -> Iterator[Finding]:
+    """Yield a finding for attention that takes enough time."""
     # With the products, to tell whether attention matters at all.
     spent = device_time(ctx, np.append(attention.products, attention.between))
     share = spent.total_ns / (busy_ns(ctx) if ctx.has_device_work else windows_ns(ctx))
@@ -165,12 +176,13 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     unit, describe_time = (
         ("kernels", time_with_busy_share) if ctx.has_device_work else ("operators", time_with_share)
     )
+    reason = " because of its dropout" if _have_dropout(ctx, attention).any() else ""
     yield saving.finding(
         INFO,
         severity=saving.severity(thresholds.warning_share),
         confidence="high" if ctx.has_device_work else "medium",
         message=(
-            f"Attention{at_first(locations)} runs as separate {unit}, "
+            f"Attention{at_first(locations)} runs as separate {unit}{reason}, "
             f"{times_per_step(ctx, len(attention.softmax))}: its products, softmax and what is "
             f"between take {describe_time(ctx, spent.total_ns)}, "
             f"{time_per_step(ctx, int(between_ns.sum()))} of it without the products."
@@ -187,19 +199,27 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     )
 
 
-def _find_avoidable(ctx: Context) -> Attentions:
-    """Find the attention that a fused implementation can compute."""
+def _find_avoidable(ctx: Context) -> tuple[Attentions, ...]:
+    """Find the attention that a fused implementation can compute, on a CPU once without dropout."""
     work = ctx.launches if ctx.has_device_work else find_host_work(ctx.events, ctx.tree)
     attention = find_attentions(ctx.events, ctx.tree, work)
     is_avoidable = in_windows(ctx, attention.softmax)
     if ctx.has_device_work:
-        return attention.select(is_avoidable)
+        return (attention.select(is_avoidable),)
 
-    # On a CPU the fused one has no dropout, and `scaled_dot_product_attention` knows the rest.
-    is_dropout = rows_named(ctx.events, _DROPOUT, Category.OP)[attention.between]
-    has_dropout = marked(attention.of_between[is_dropout], len(attention.softmax))[:-1]
+    # Why else than for dropout a fused one cannot run, `scaled_dot_product_attention` knows.
     is_math = ctx.tree.nearest(rows_named(ctx.events, _MATH, Category.OP)) != NO_ROW
-    return attention.select(is_avoidable & ~has_dropout & ~is_math[attention.softmax])
+    has_dropout = _have_dropout(ctx, attention)
+    without = is_avoidable & ~has_dropout & ~is_math[attention.softmax]
+    return attention.select(without), attention.select(is_avoidable & has_dropout)
+
+
+def _have_dropout(ctx: Context, attention: Attentions) -> Mask:
+    """Return which attention has dropout on a CPU, which has no fused one with it."""
+    if ctx.has_device_work:
+        return np.zeros(len(attention.softmax), dtype=np.bool_)
+    is_dropout = rows_named(ctx.events, _DROPOUT, Category.OP)[attention.between]
+    return marked(attention.of_between[is_dropout], len(attention.softmax))[:-1]
 
 
 def _measure_range(ctx: Context, attention: Attentions) -> MeasuredSaving:
@@ -276,29 +296,51 @@ def _find_host_rates(ctx: Context, rows: Rows) -> Float64s:
 def _suggest_fix(ctx: Context, attention: Attentions) -> str:
     """Suggest the fix for the function that called the operators."""
     softmax = attention.softmax
-
-    def are_in_operator(pattern: re.Pattern[str]) -> bool:
-        caller = ctx.tree.nearest(rows_named(ctx.events, pattern, Category.OP))[softmax]
-        return bool((caller != NO_ROW).all())
-
-    if are_in_operator(_MATH):
+    if _have_dropout(ctx, attention).all():
+        return _suggest_without_dropout(ctx, attention)
+    if _are_in_operator(ctx, softmax, _MATH):
         return (
             "`scaled_dot_product_attention` falls back to separate kernels: call it within "
             "`torch.nn.attention.sdpa_kernel(SDPBackend.EFFICIENT_ATTENTION)`, which warns why no "
             "fused kernel can run, such as for the dtype, the mask or the size of the heads."
         )
-    if are_in_operator(_MODULE):
+    if _are_in_operator(ctx, softmax, _MODULE):
         return "Call `nn.MultiheadAttention` with `need_weights=False`, which runs a fused kernel."
     if are_within(ctx, softmax, _TRANSFORMERS_MODEL):
         return (
             'Load the model with `attn_implementation="sdpa"`, or with a newer version of '
             "Transformers if this one has no such implementation of the model."
         )
-    call = f"`torch.nn.functional.scaled_dot_product_attention({_list_arguments(ctx, attention)})`"
+
     is_of_program = ctx.source.frame[softmax] != NO_FRAME
     if (is_of_program & ~ctx.source.in_library[softmax]).all():
-        return f"Call {call} in place of the products and the softmax."
-    return f'Call {call}; load models of Transformers with `attn_implementation="sdpa"`.'
+        return f"Call {_call(ctx, attention)} in place of the products and the softmax."
+    return (
+        f"Call {_call(ctx, attention)}; load models of Transformers with "
+        '`attn_implementation="sdpa"`.'
+    )
+
+
+def _suggest_without_dropout(ctx: Context, attention: Attentions) -> str:
+    """Suggest what runs fused attention on a CPU."""
+    if are_within(ctx, attention.softmax, _TRANSFORMERS_MODEL):
+        return f"Set the dropout of the attention to 0 in the model's configuration: {_NO_DROPOUT}."
+
+    if _are_in_operator(ctx, attention.softmax, _MATH):
+        return (
+            "Set the dropout of the attention to 0, such as `layer.self_attn.dropout = 0.0` for "
+            f"each layer of an `nn.TransformerEncoder`: {_NO_DROPOUT}. Dropout elsewhere may stay."
+        )
+    return f"Call {_call(ctx, attention)} without dropout: {_NO_DROPOUT}."
+
+
+def _are_in_operator(ctx: Context, rows: Rows, pattern: re.Pattern[str]) -> bool:
+    caller = ctx.tree.nearest(rows_named(ctx.events, pattern, Category.OP))[rows]
+    return bool((caller != NO_ROW).all())
+
+
+def _call(ctx: Context, attention: Attentions) -> str:
+    return f"`torch.nn.functional.scaled_dot_product_attention({_list_arguments(ctx, attention)})`"
 
 
 def _list_arguments(ctx: Context, attention: Attentions) -> str:
@@ -319,7 +361,7 @@ def _list_arguments(ctx: Context, attention: Attentions) -> str:
         arguments.append("is_causal=True")
     elif has(_MASKS, before):
         arguments.append("attn_mask=...")
-    if has(_DROPOUT, ops):
+    if has(_DROPOUT, ops) and ctx.has_device_work:
         arguments.append("dropout_p=...")
     # It scales the scores by itself. A query that is scaled before its product is not, twice.
     if not has(_SCALES, before) and not has(_SCALED_PRODUCT, _list_products(ctx, attention)):

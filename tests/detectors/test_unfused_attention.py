@@ -247,7 +247,6 @@ def test_on_a_cpu_it_costs_the_operators_between_the_products(found: Found) -> N
 @pytest.mark.parametrize(
     ("between", "around"),
     [
-        (("aten::div", "aten::softmax", "aten::dropout"), "aten::matmul"),
         (("aten::softmax",), "aten::_scaled_dot_product_attention_math"),
         (("aten::sort", "aten::softmax"), "aten::matmul"),
         (("aten::div",), "aten::matmul"),
@@ -257,6 +256,34 @@ def test_a_cpu_has_no_fused_attention_for_it(
     found: Found, between: tuple[str, ...], around: str
 ) -> None:
     assert found(build_on_cpu(between, around=around), RULE) == ()
+
+
+@pytest.mark.parametrize(
+    ("around", "fix"),
+    [
+        ("aten::_scaled_dot_product_attention_math", "Set the dropout of the attention to 0, such"),
+        ("aten::matmul", "Call `torch.nn.functional.scaled_dot_product_attention(q, k, v)` wi"),
+    ],
+)
+def test_dropout_prevents_fused_attention_on_a_cpu(found: Found, around: str, fix: str) -> None:
+    between = ("aten::div", "aten::softmax", "aten::dropout")
+    (finding,) = found(build_on_cpu(between, around=around), RULE)
+    assert finding.cost.per_step_ns == 3 * 20_000_000
+    assert "runs as separate operators because of its dropout, once per step" in finding.message
+    assert finding.fix.startswith(fix)
+
+
+def test_attention_with_and_without_dropout_are_two_findings(found: Found) -> None:
+    b = build_on_cpu()
+    with b.step(), b.op("aten::_scaled_dot_product_attention_math"):
+        product: dict[str, Any] = {"dims": [[16, 128, 64], [16, 64, 128]], "types": ["float"] * 2}
+        b.compute("aten::bmm", 1_000_000, **product)
+        b.compute("aten::softmax", 40_000_000)
+        b.compute("aten::dropout", 20_000_000)
+        b.compute("aten::bmm", 1_000_000, **product)
+    findings = found(b, RULE)
+    assert ["dropout" in finding.message for finding in findings] == [False, True]
+    assert [finding.cost.ns for finding in findings] == [3 * 40_000_000, 60_000_000]
 
 
 def test_a_model_of_transformers_is_loaded_with_fused_attention(found: Found) -> None:
