@@ -155,12 +155,14 @@ def _suggest_holder_fix(leak: Leak, holder: str) -> str:
             f"Empty {holder} once its contents are used, by `seek(0)` and `truncate()`, or write "
             "to a file instead."
         )
+
     # One object that is replaced by a longer one, as by `np.concatenate`, has nothing to clear.
     if leak.n == 1:
         return (
             f"Start {holder} anew after use, keep only its last part, or write each part to disk: "
             "it becomes longer with every step."
         )
+
     less = "keep a sum or mean instead of every value"
     if leak.type in _WITHOUT_MEAN:
         less = "keep only the last ones (`collections.deque(maxlen=100)`)"
