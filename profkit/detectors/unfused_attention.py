@@ -133,8 +133,27 @@ class Thresholds:
 
 # What scaled_dot_product_attention falls back to: operators of its own, each with a kernel.
 _TRANSFORMERS_MODEL: Final = regex(r"(^|[/\\])transformers[/\\]models[/\\]")
+_OF_TRANSFORMERS: Final = (
+    'Load the model with `attn_implementation="sdpa"`, or with a newer version of Transformers if '
+    "this one has no such implementation of the model."
+)
+_OF_TIMM: Final = (
+    "Call `timm.layers.set_fused_attn(True)` before the model is made, or take a newer version of "
+    "timm if this one has no fused attention for the model."
+)
+_OF_X_TRANSFORMERS: Final = "Pass `attn_flash=True` to the layers of x-transformers."
+_OPTIONS: Final = {
+    "transformers": (_TRANSFORMERS_MODEL, _OF_TRANSFORMERS),
+    "timm": (regex(r"(^|[/\\])timm[/\\](models|layers)[/\\]"), _OF_TIMM),
+    "x_transformers": (regex(r"(^|[/\\])x_transformers[/\\]"), _OF_X_TRANSFORMERS),
+}
+"""Where the models of a library run, and its option for fused attention."""
 _MATH: Final = regex(r"^aten::_scaled_dot_product_attention_math")
 # The fast path of nn.MultiheadAttention in inference, fused unless it returns the weights.
+_MODULE_FUNCTION: Final = regex(
+    r"(^|[/\\])torch[/\\]nn[/\\]functional\.py\(\d+\): multi_head_attention_forward$"
+)
+_MODULE_NAME: Final = regex(r"^MultiheadAttention_\d+$")
 _MODULE: Final = regex(r"^aten::_native_multi_head_attention$")
 
 
@@ -304,13 +323,13 @@ def _suggest_fix(ctx: Context, attention: Attentions) -> str:
             "`torch.nn.attention.sdpa_kernel(SDPBackend.EFFICIENT_ATTENTION)`, which warns why no "
             "fused kernel can run, such as for the dtype, the mask or the size of the heads."
         )
-    if _are_in_operator(ctx, softmax, _MODULE):
-        return "Call `nn.MultiheadAttention` with `need_weights=False`, which runs a fused kernel."
-    if are_within(ctx, softmax, _TRANSFORMERS_MODEL):
+    if _are_in_operator(ctx, softmax, _MODULE) or _are_in_module(ctx, softmax):
         return (
-            'Load the model with `attn_implementation="sdpa"`, or with a newer version of '
-            "Transformers if this one has no such implementation of the model."
+            "Pass `need_weights=False` to the call of the `nn.MultiheadAttention`, which is fused "
+            "unless it returns the weights."
         )
+    if option := _find_option(ctx, softmax):
+        return option
 
     is_of_program = ctx.source.frame[softmax] != NO_FRAME
     if (is_of_program & ~ctx.source.in_library[softmax]).all():
@@ -341,6 +360,31 @@ def _are_in_operator(ctx: Context, rows: Rows, pattern: re.Pattern[str]) -> bool
 
 def _call(ctx: Context, attention: Attentions) -> str:
     return f"`torch.nn.functional.scaled_dot_product_attention({_list_arguments(ctx, attention)})`"
+
+
+def _are_in_module(ctx: Context, softmax: Rows) -> bool:
+    """Return whether ``nn.MultiheadAttention`` runs the operators, as it does in training."""
+    if are_within(ctx, softmax, _MODULE_FUNCTION):
+        return True
+    # A module of the program may have the same name, and calls the operators itself.
+    if not ctx.source.in_library[softmax].all():
+        return False
+    modules = {ctx.location(row).module or "" for row in softmax.tolist()}
+    return all(_MODULE_NAME.search(module) for module in modules)
+
+
+def _find_option(ctx: Context, softmax: Rows) -> str:
+    """Return the option of the library whose model attends; empty if that is not known."""
+    for pattern, option in _OPTIONS.values():
+        if are_within(ctx, softmax, pattern):
+            return option
+
+    # Without calls, of all that the program has imported only one may have the model.
+    capture = ctx.trace.capture
+    if capture is None or ctx.events.has_python_calls or not ctx.source.in_library[softmax].all():
+        return ""
+    options = [_OPTIONS[name][1] for name in capture.libraries if name in _OPTIONS]
+    return options[0] if len(options) == 1 else ""
 
 
 def _list_arguments(ctx: Context, attention: Attentions) -> str:

@@ -53,6 +53,7 @@ from profkit.index.runtime_calls import names_matching
 from profkit.rule import (
     Context,
     Finding,
+    Int32s,
     Mask,
     ProgramChange,
     Rows,
@@ -137,10 +138,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
             f"{time_per_step(ctx, int(events.dur_ns[work].sum()))}, "
             f"{time_per_step(ctx, int(needless_ns.sum()))} of it beyond the longest kernel of each."
         ),
-        fix=(
-            "Compile the model with `torch.compile(model)`, or use functions that are one kernel, "
-            "such as `F.rms_norm` and `F.gelu`."
-        ),
+        fix=_suggest_fix(ctx, op[needless]),
         locations=locations,
         rows=work,
         evidence={
@@ -165,3 +163,13 @@ def _find_chains(ctx: Context) -> tuple[Rows, Rows, Mask]:
     is_longest = np.append(np.diff(chain[order]) != 0, True)[: len(order)]
     needless[order[is_longest]] = False
     return work, op, needless
+
+
+def _suggest_fix(ctx: Context, ops: Rows | Int32s) -> str:
+    """Suggest a compiler, and other functions where it is the program that calls the operators."""
+    if ctx.source.in_library[ops].all():
+        return "Compile the model with `torch.compile(model)`."
+    return (
+        "Compile the model with `torch.compile(model)`, or use functions that are one kernel, such "
+        "as `F.rms_norm` and `F.gelu`."
+    )

@@ -45,8 +45,10 @@ Source:
 """
 
 from collections.abc import Iterator
+from typing import Final
 
-from profkit.index.distinct import united
+from profkit.index.compute.inputs import parse_inputs
+from profkit.index.distinct import distinct, united
 from profkit.index.host.cast_parameters import find_cast_parameters
 from profkit.index.intervals import covered_by, unite
 from profkit.index.runtime_calls import names_matching
@@ -55,6 +57,7 @@ from profkit.rule import (
     Context,
     Finding,
     ProgramChange,
+    Rows,
     RuleInfo,
     at_first,
     dataclass,
@@ -93,6 +96,13 @@ class Thresholds:
     warning_share: float = 0.02
 
 
+_METHODS: Final = {5: "`model.half()`", 15: "`model.bfloat16()`"}
+"""The methods of a model by the number of the type that they cast to.
+
+Source: ``c10/core/ScalarType.h``.
+"""
+
+
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield a finding for all casts of parameters in a recording of inference."""
     # Training needs float32 weights to add small updates to.
@@ -126,11 +136,23 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
             f"{time_per_step(ctx, on_host.total_ns)}{on_gpu}."
         ),
         fix=(
-            "Cast the model once with `model.half()` or `model.bfloat16()`, and its inputs, "
-            "instead of running it under `torch.autocast`."
+            f"Cast the model once with {_find_method(ctx, casts)}, and its inputs, instead of "
+            "running it under `torch.autocast`."
         ),
         locations=locations,
         rows=casts,
         evidence={"host_ns": on_host.total_ns, "device_ns": on_device.total_ns},
         spans=unite(on_host, on_device).pairs(),
     )
+
+
+def _find_method(ctx: Context, casts: Rows) -> str:
+    """Return the method that casts a model to the type of the casts; both where it is unknown."""
+    values = distinct(ctx.events.concrete_inputs.at(casts))
+    types = [
+        inputs.value(1)
+        for number in values[values != MISSING].tolist()
+        if (inputs := parse_inputs("[]", "", ctx.events.names[number])) is not None
+    ]
+    methods = [method for number, method in _METHODS.items() if number in types]
+    return methods[0] if len(methods) == 1 else " or ".join(_METHODS.values())

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from profkit.model.capture_info import CaptureInfo, OpLines
 from profkit.model.finding import Finding
 from profkit.model.report import Report
 from profkit.testing import TraceBuilder
@@ -286,17 +287,63 @@ def test_attention_with_and_without_dropout_are_two_findings(found: Found) -> No
     assert [finding.cost.ns for finding in findings] == [3 * 40_000_000, 60_000_000]
 
 
-def test_a_model_of_transformers_is_loaded_with_fused_attention(found: Found) -> None:
+@pytest.mark.parametrize(
+    ("file", "function", "fix"),
+    [
+        ("transformers/models/bert/modeling_bert.py", "forward", "Load the model with `attn_impl"),
+        ("timm/models/vision_transformer.py", "forward", "Call `timm.layers.set_fused_attn(True)"),
+        ("x_transformers/attend.py", "forward", "Pass `attn_flash=True` to the layers"),
+        ("torch/nn/functional.py", "multi_head_attention_forward", "Pass `need_weights=False` to"),
+        ("torch/nn/functional.py", "softmax", "Call `torch.nn.functional.scaled_dot_product_att"),
+    ],
+)
+def test_a_librarys_model_has_an_option_for_it(
+    found: Found, file: str, function: str, fix: str
+) -> None:
     b = TraceBuilder(stacks=True)
     for _ in range(3):
-        with (
-            b.step(),
-            b.frame("train.py", 4, "main"),
-            b.frame("transformers/models/bert/modeling_bert.py", 40, "forward"),
-        ):
+        with b.step(), b.frame("train.py", 4, "main"), b.frame(file, 40, function):
             for name in BY_HAND:
                 b.launch(name, kernel="kernel", host_ns=10_000, device_ns=100_000)
             b.synchronize()
     (finding,) = found(b, RULE)
-    assert finding.fix.startswith('Load the model with `attn_implementation="sdpa"`')
-    assert "functional" not in finding.fix
+    assert finding.fix.startswith(fix)
+
+
+@pytest.mark.parametrize(
+    ("libraries", "fix"),
+    [
+        (["timm", "torch"], "Call `timm.layers.set_fused_attn(True)"),
+        (["timm", "torch", "transformers"], "Call `torch.nn.functional.scaled_dot_product_att"),
+        (["torch"], "Call `torch.nn.functional.scaled_dot_product_att"),
+    ],
+)
+def test_without_calls_the_only_library_with_models_has_it(
+    found: Found, libraries: list[str], fix: str
+) -> None:
+    names = ("aten::bmm", "aten::mul", "aten::_softmax", "aten::bmm")
+    lines = OpLines(
+        same_window=False,
+        names=["aten::bmm", "aten::mul", "aten::_softmax"],
+        frames=[("/work/train.py", 12, "main", 1)],
+        modules=[],
+        name=[0, 1, 2, 0],
+        parent=[-1] * 4,
+        thread=[1] * 4,
+        external_id=[-1] * 4,
+        frame=[0] * 4,
+        module=[-1] * 4,
+        in_library=[0, 1, 2, 3],
+    )
+    info = CaptureInfo(
+        version="1", name="train", steps="optimizer", libraries=libraries, lines=lines
+    )
+
+    b = TraceBuilder(capture=info)
+    for _ in range(3):
+        with b.step():
+            for name in names:
+                b.launch(name, kernel="kernel", host_ns=10_000, device_ns=100_000)
+            b.synchronize()
+    (finding,) = found(b, RULE)
+    assert finding.fix.startswith(fix)

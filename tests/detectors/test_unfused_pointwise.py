@@ -57,6 +57,27 @@ def test_each_chain_takes_as_long_as_its_longest_kernel(found: Found) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("file", "has_functions"),
+    [("transformers/models/qwen2/modeling_qwen2.py", False), ("net.py", True)],
+)
+def test_a_librarys_model_can_only_be_compiled(
+    found: Found,
+    file: str,
+    has_functions: bool,  # noqa: FBT001
+) -> None:
+    b = TraceBuilder(stacks=True)
+    for _ in range(3):
+        with b.step(), b.frame("model.py", 30, "run"), b.frame(file, 200, "forward"):
+            b.launch("aten::mm", kernel="gemm", host_ns=10_000, device_ns=100_000)
+            for name, dur_ns in CHAIN:
+                b.launch(name, kernel=KERNEL, host_ns=5_000, device_ns=dur_ns)
+            b.synchronize()
+
+    (finding,) = found(b, RULE)
+    assert ("`F.rms_norm`" in finding.fix) == has_functions
+
+
 def test_kernels_that_convert_while_they_compute_count_on_amd_too(found: Found) -> None:
     # The main grad in float32 plus a gradient in bfloat16: CUDALoops.cuh of ROCm.
     kernel = (

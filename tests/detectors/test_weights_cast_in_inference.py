@@ -16,11 +16,16 @@ X, W, B = [8, 64], [256, 64], [256]
 
 
 def cast(
-    b: TraceBuilder, shape: list[int], kind: str, device_ns: int, sequence: int | None = None
+    b: TraceBuilder,
+    shape: list[int],
+    kind: str,
+    device_ns: int,
+    sequence: int | None = None,
+    target: str = "",
 ) -> None:
-    dims, types = [shape, []], [kind, "Scalar"]
+    dims, types, values = [shape, []], [kind, "Scalar"], ["", target]
     with (
-        b.op("aten::to", self_ns=1_000, dims=dims, types=types, sequence=sequence),
+        b.op("aten::to", self_ns=1_000, dims=dims, types=types, values=values, sequence=sequence),
         b.op("aten::_to_copy", dims=dims, types=types),
     ):
         b.launch("aten::copy_", kernel="copy", host_ns=5_000, device_ns=device_ns)
@@ -32,6 +37,7 @@ def inference(
     op: str = "aten::linear",
     gradients: bool = False,
     n_steps: int = 3,
+    target: str = "",
 ) -> TraceBuilder:
     """Steps of three layers at line 7, each with a cast of some tensors in 20 µs on the GPU."""
     b = TraceBuilder(stacks=True, shapes=True)
@@ -41,7 +47,7 @@ def inference(
                 sequence = number if gradients else None
                 with b.op(op, dims=[X, W, B], sequence=sequence):
                     for shape in tensors:
-                        cast(b, shape, kind, 20_000, sequence)
+                        cast(b, shape, kind, 20_000, sequence, target)
                     b.launch("aten::addmm", kernel="gemm", host_ns=6_000, device_ns=30_000)
             b.synchronize()
     return b
@@ -61,7 +67,20 @@ def test_it_costs_the_time_of_the_casts(found: Found) -> None:
         "Float32 weights and biases are cast in forward (net.py:7) 6 times per step, though "
         "nothing trains them. This takes the host 36.0 µs per step, and the GPU 120 µs per step."
     )
-    assert "`model.bfloat16()`" in finding.fix
+    assert "`model.half()` or `model.bfloat16()`" in finding.fix
+
+
+@pytest.mark.parametrize(
+    ("target", "method"),
+    [
+        ("5", "model.half()"),
+        ("15", "model.bfloat16()"),
+        ("6", "model.half()` or `model.bfloat16()"),
+    ],
+)
+def test_the_fix_casts_to_the_same_type(found: Found, target: str, method: str) -> None:
+    (finding,) = found(inference(W, B, target=target), RULE)
+    assert finding.fix.startswith(f"Cast the model once with `{method}`, and its inputs")
 
 
 def test_casts_of_activations_are_not_reported(found: Found) -> None:
