@@ -22,6 +22,7 @@ Work = Literal[
     "young",
     "graphs",
     "heap",
+    "own",
     "evaluate",
     "inspection",
     "containers",
@@ -34,10 +35,10 @@ Work = Literal[
 ]
 """Kinds of work: the search for what existed before; scans over all objects; the same for tensors
 that were missed while the heap rises; scans over young objects; the graph walk of a sample; reading
-the heap's size; looking whether the latest samples rise; an inspection; a scan of the lengths of
-containers; a scan of host objects; an evaluation of traced allocations; a scan before a garbage
-collection; a classification of all samples; measuring a loader worker; sampling allocation
-sites until one that grows rarely was seen."""
+the heap's size; reading how much of it is the monitor's own; looking whether the latest samples
+rise; an inspection; a scan of the lengths of containers; a scan of host objects; an evaluation of
+traced allocations; a scan before a garbage collection; a classification of all samples; measuring a
+loader worker; sampling allocation sites until one that grows rarely was seen."""
 
 OVERDUE: Final = 1.3
 """At this multiple of the last measured step the next one is due regardless of its cost: what fills
@@ -56,6 +57,7 @@ _LIMITS: Final[dict[Work, tuple[float, float]]] = {
     "young": (0.006, 0.007),
     "graphs": (0.004, 0.004),
     "heap": (0.004, 0.004),
+    "own": (0.008, 0.002),
     "evaluate": (0.004, 0.005),
     "inspection": (1.5, 0.02),
     "containers": (1.0, 0.02),

@@ -182,7 +182,9 @@ class LeakMonitor:
             n_to_wait = instruments.steps_to_wait(step)
 
         event = StepEnded(step, was_recorded, n_to_wait)
-        if self._run(event) is MonitorAction.GO_ON:
+        with instruments.sampler.excluding_boundary():
+            action = self._run(event)
+        if action is MonitorAction.GO_ON:
             instruments.clock.step_begins(step)
 
     def _stop_recording(self) -> None:

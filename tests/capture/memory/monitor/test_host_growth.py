@@ -1,5 +1,6 @@
 """Growth of host memory: what is excluded from it, and what it is attributed to."""
 
+import contextlib
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -79,6 +80,40 @@ def test_what_is_kept_while_open_is_excluded_and_records_of_tracing_are_at_all_t
         heap.bytes -= 5000  # and is freed
         traced[0] = 0
     assert measured(sampler) == 1000
+
+
+def test_what_the_monitor_retains_at_a_boundary_is_excluded_once(
+    sampler: Sampler, heap: Heap
+) -> None:
+    with sampler.excluding_boundary():
+        heap.bytes += 1500  # a sample
+        with sampler.excluding_own():
+            heap.bytes += 400  # an inspection
+    assert measured(sampler) == 1000
+
+    heap.bytes += 70  # the program's
+    with sampler.excluding_own():
+        heap.bytes += 400
+    assert measured(sampler) == 1070
+
+
+def test_an_error_at_a_boundary_leaves_nothing_open(sampler: Sampler, heap: Heap) -> None:
+    with contextlib.suppress(ValueError), sampler.excluding_boundary():
+        heap.bytes += 1500
+        raise ValueError
+    with sampler.excluding_own():
+        heap.bytes += 400
+    assert measured(sampler) == 1000
+
+
+def test_beyond_the_budget_a_boundary_is_not_measured(heap: Heap, sampler: Sampler) -> None:
+    sampler._clock = Clock(Budget({"own": 0.0}, {"own": 0.0}))
+    with sampler.excluding_boundary():
+        heap.bytes += 1500  # the first reading shows its cost
+    assert measured(sampler) == 1000
+    with sampler.excluding_boundary():
+        heap.bytes += 1500
+    assert measured(sampler) == 2500
 
 
 @pytest.mark.parametrize("pace", [0, 100])
