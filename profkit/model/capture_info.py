@@ -417,6 +417,8 @@ class CaptureInfo:
         settings: Those of :data:`DEBUG_SETTINGS` that were on, and their values.
         mismatch: The operator that ended the program since its tensors are on different devices.
         processor: Name of the machine's processor, or None.
+        half_types: Types in half precision that it has instructions to multiply: ``bfloat16``,
+            ``float16``. None where that is not known.
         revision: The git commit of the folder of the program, or None outside a repository.
         sampled: Functions that ran during the whole run, or during some steps of a loop, recorded
             or not; None where nothing was sampled.
@@ -453,6 +455,7 @@ class CaptureInfo:
     settings: dict[str, str] = field(default_factory=dict)
     mismatch: DeviceMismatch | None = None
     processor: str | None = None
+    half_types: list[str] | None = None
     revision: str | None = None
     sampled: SampledTime | None = None
     loader_workers: LoaderWorkers | None = None

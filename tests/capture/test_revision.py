@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from profkit.capture.process.environment import processor, revision
+from profkit.capture.process import environment
+from profkit.capture.process.environment import find_half_types, processor, revision
 
 
 def git(folder: Path, *arguments: str) -> str:
@@ -55,3 +56,23 @@ def test_no_repository_no_commit_and_a_damaged_one(tmp_path: Path) -> None:
 
 def test_this_machine_has_a_processor() -> None:
     assert processor()
+
+
+@pytest.mark.parametrize(
+    ("line", "types"),
+    [
+        ("flags\t\t: fpu avx512f avx512_bf16 amx_bf16", ["bfloat16"]),
+        ("flags\t\t: fpu avx512_bf16 avx512_fp16", ["bfloat16", "float16"]),
+        ("flags\t\t: fpu avx512f avx512_vnni", []),
+        ("Features\t: fp asimd asimdhp bf16", ["bfloat16", "float16"]),
+        ("processor\t: 0", None),
+    ],
+)
+def test_the_flags_of_a_processor_tell_its_types(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, line: str, types: list[str] | None
+) -> None:
+    cpus = tmp_path / "cpuinfo"
+    cpus.write_text(f"model name\t: Any\n{line}\n")
+    monkeypatch.setattr(environment, "_CPUS", cpus)
+    assert find_half_types() == types
+    assert processor() == "Any"

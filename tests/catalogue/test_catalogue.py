@@ -14,7 +14,7 @@ from typing import cast
 import pytest
 
 from profkit.api import analyze
-from profkit.detectors import unused_gradients
+from profkit.detectors import half_products, unused_gradients
 from profkit.engine.detector import Rule
 from profkit.engine.needs import MONITORED_STEPS, MONITORING, RANKS, SNAPSHOT, Need
 from profkit.engine.registry import rules
@@ -79,6 +79,7 @@ PUBLISHED = {
     "KER022": "copied-weights",
     "KER023": "loop-over-elements",
     "KER024": "grown-by-copies",
+    "KER025": "half-products",
     "MEM001": "unfreed-tensors",
     "MEM002": "allocator-churn",
     "MEM003": "retained-graph",
@@ -376,9 +377,9 @@ def test_all_problems_of_one_program_are_found(tmp_path: Path) -> None:
 
 def is_of_other_data(need: Need) -> bool:
     """Return whether a need is of data that a trace of one rank, without stacks, does not have."""
-    is_of_stacks = need is unused_gradients.GRADIENTS
+    is_of_profkit = need in {unused_gradients.GRADIENTS, half_products.TYPES}
     return (
-        is_of_stacks
+        is_of_profkit
         or need in {SNAPSHOT, MONITORING, RANKS}
         or any(map(is_of_other_data, need.requires))
     )

@@ -53,7 +53,10 @@ PROGRAMS: Final[dict[str, Expected]] = {
     "amp_bfloat16": Expected(
         40,
         "optimizer steps",
-        may={"slow-convolutions": "the processor may have no instructions for bfloat16"},
+        may={
+            "slow-convolutions": "the processor may have no instructions for bfloat16",
+            "half-products": "the same",
+        },
     ),
     "asyncio_service": Expected(300),
     "botorch_search": Expected(None, needs=("botorch",)),

@@ -22,6 +22,11 @@ from profkit.patterns import regex
 _NVIDIA_VERSION: Final = Path("/sys/module/nvidia/version")
 _AMD_VERSION: Final = Path("/sys/module/amdgpu/version")
 _CPUS: Final = Path("/proc/cpuinfo")
+_HALF_FLAGS: Final = {
+    "bfloat16": {"avx512_bf16", "amx_bf16", "avx_ne_convert", "bf16", "svebf16"},
+    "float16": {"avx512_fp16", "amx_fp16", "avx_ne_convert", "asimdhp"},
+}
+"""Instructions that convert or multiply, by type: torch or oneDNN uses any of them."""
 _COMMIT: Final = regex(r"[0-9a-f]{40}([0-9a-f]{24})?")
 
 
@@ -63,6 +68,7 @@ def describe(name: str, steps: StepKind) -> CaptureInfo:
         threads=host_threads(),
         mismatch=ended_by,
         processor=processor(),
+        half_types=find_half_types(),
         unused_gpus=devices.find_unused_gpus(),
         revision=revision(Path.cwd()),
         settings={
@@ -120,12 +126,27 @@ def ranks() -> tuple[int | None, int | None]:
 
 def processor() -> str | None:
     """Return the name of the processor, or None."""
+    return _read_cpu("model name") or platform.processor() or None
+
+
+def find_half_types() -> list[str] | None:
+    """Return the types in half precision that the processor multiplies; None if it is not known.
+
+    Source: flags of x86 and features of arm64 in ``arch/*/kernel/cpu`` of the Linux kernel.
+    """
+    written = _read_cpu("flags") or _read_cpu("Features")
+    flags = set((written or "").split())
+    return [name for name, known in _HALF_FLAGS.items() if known & flags] if flags else None
+
+
+def _read_cpu(key: str) -> str | None:
+    """Return what Linux says of the first processor, or None."""
     with contextlib.suppress(OSError), _CPUS.open(encoding="utf-8", errors="replace") as lines:
         for line in lines:
-            key, _, value = line.partition(":")
-            if key.strip() == "model name":
+            name, _, value = line.partition(":")
+            if name.strip() == key:
                 return value.strip() or None
-    return platform.processor() or None
+    return None
 
 
 def revision(folder: Path) -> str | None:

@@ -105,7 +105,7 @@ class LeakMonitor:
         """Count a step that has ended."""
         self.n_steps += 1
         if self.n_steps >= self._next_step:
-            self._do(self._at_boundary)
+            self._do(self._act_at_boundary)
 
     @property
     def n_idle_steps(self) -> int:
@@ -169,7 +169,7 @@ class LeakMonitor:
         with contextlib.suppress(Exception):
             self._instruments.stop()
 
-    def _at_boundary(self) -> None:
+    def _act_at_boundary(self) -> None:
         """Measure at the end of a step what is due, and decide what is due at the next ones."""
         instruments, step = self._instruments, self.n_steps
         was_recorded, n_to_wait = instruments.is_recording, 0

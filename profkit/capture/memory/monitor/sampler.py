@@ -55,9 +55,7 @@ class Sampler:
         self.host_peaks = HostPeaks()
         self._excluded = Allocated(0, 0)
         self._is_at_boundary = False
-        self._walked_step = 0
-        self._heap_step = 0
-        self._bytes_step = 0
+        self._last_step = {"graphs": 0, "bytes": 0, "heap": 0}
         self._recorded_step = 0
         self._freed_bytes = sessions.freed_bytes
 
@@ -95,7 +93,9 @@ class Sampler:
             resident = None if is_tracing else read_resident(os.getpid())
             device_bytes = _read_devices()
 
-        is_due = n_samples % _BYTES_INTERVAL == 0 or step >= _BYTES_OVERDUE * self._bytes_step
+        is_due = (
+            n_samples % _BYTES_INTERVAL == 0 or step >= _BYTES_OVERDUE * self._last_step["bytes"]
+        )
 
         if is_tracing:
             self.note_tracing(step)
@@ -212,9 +212,9 @@ class Sampler:
         """Read what the program has allocated, which takes milliseconds if much of it is free."""
         if history.is_filling():  # with each allocation on a device, the heap has an entry more
             return None
-        if not self._clock.affords("heap") and step < OVERDUE * self._heap_step:
+        if not self._clock.affords("heap") and step < OVERDUE * self._last_step["heap"]:
             return None
-        self._heap_step = step
+        self._last_step["heap"] = step
         with self._clock.spending("heap"):
             return self._read_heap()
 
@@ -244,16 +244,16 @@ class Sampler:
 
         Also whether there are more nodes than the limit, up to which they were counted.
         """
-        if not self._clock.affords("graphs") and step < OVERDUE * self._walked_step:
+        if not self._clock.affords("graphs") and step < OVERDUE * self._last_step["graphs"]:
             return None, None, False
 
-        self._walked_step = step
+        self._last_step["graphs"] = step
         with self._clock.spending("graphs"), garbage_collection_paused(), no_torch_function():
             nodes = grad_fns_of(self._live_tensors.roots())
             walk = GraphWalk(MAX_NODES)
             n_bytes = None
             if with_bytes and shows_saved_tensors():
-                self._bytes_step = step
+                self._last_step["bytes"] = step
                 counted = {address for address, _ in self._live_tensors.storages()}
                 n_bytes = walk.sum_saved_bytes(nodes, counted)
             else:
