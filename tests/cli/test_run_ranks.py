@@ -49,8 +49,8 @@ FSDP = (
     + TRAIN
 )
 END = "print('rank', rank, 'is done')\ndist.destroy_process_group()\n"
-WRITTEN = DDP.replace("range(14)", "range(1500)")
-"""It has written its recording at its end: the samples that explain it were complete before."""
+WRITTEN = DDP.replace("range(14):\n", "range(2000):\n    time.sleep(0.002)\n")
+"""It has written its recording at its end: the samples that explain it are complete in 3 s."""
 KILLED = WRITTEN + "if rank == 1:\n    os.kill(os.getpid(), 9)\ndist.barrier()  # for rank 1\n"
 HANGS = (
     DDP
@@ -258,7 +258,7 @@ MAX_END_S = 30
     [
         (0, RAISES, "rank 0 raised ValueError: no more batches (train.py:"),
         (1, RAISES, "rank 1 raised ValueError: no more batches (train.py:"),
-        (1, MARK + "    sys.exit(3)\n", "rank 1 exited with code 3."),
+        (1, MARK + "    sys.exit(3)\n", "rank 1 exited with code 3 (train.py:"),
         (0, MARK + "    os._exit(4)\n", "rank 0 ended without a Python exception: "),
         # It needs no more collectives, and rank 0 fails in one that lacks it.
         (1, MARK + "    sys.exit()\n", "rank 0 raised RuntimeError: "),
@@ -328,15 +328,14 @@ def test_a_rank_that_ends_long_before_the_last_one_does_not_wait(tmp_path: Path)
 
 
 @pytest.mark.slow
-def test_a_hang_is_explained_with_its_lines(tmp_path: Path) -> None:
+def test_of_a_rank_that_fails_the_others_wait_in_vain(tmp_path: Path) -> None:
     job = with_torchrun(tmp_path, HANGS, 2)
     assert job.code != 0
     assert job.report is not None
-    (finding,) = [finding for finding in job.report["findings"] if finding["rule"] == "COM003"]
-    assert f"train.py:{line_of(HANGS, 'the hang')}" in finding["message"]
-    assert "which rank 1 has not called" in finding["message"]
-    assert "ended with ValueError" in finding["message"]
-    assert finding["evidence"]["absent"] == [1]
+    findings = {finding["rule"]: finding for finding in job.report["findings"]}
+    assert "COM003" not in findings, "it would be a second finding of one cause"
+    raised = f"Rank 1 raised ValueError: no more batches at train.py:{line_of(HANGS, 'its cause')}."
+    assert findings["COM012"]["message"] == f"{raised} Rank 0 ended after it."
     assert "ValueError: no more batches" in job.errors
 
 
