@@ -20,6 +20,7 @@ from profkit.capture.process import program_profilers
 from profkit.capture.recording.options import Options
 from profkit.capture.recording.profiler import ProfilerRecording
 from tests.processes import Ended, start, start_forked
+from tests.step_counts import count_steps
 
 PROGRAM = Path(__file__).with_name("profiler_program.py")
 RUN = ("-m", "profkit", "run", "--no-leaks")
@@ -384,7 +385,7 @@ def test_whole_steps_before_the_programs_profiler_are_reported(tmp_path: Path) -
     script.write_text(TRAINS + "train(10)" + OTHERS["autograd"])
     watched = start_forked(tmp_path, *RUN, "--active", "50", "--json", "report.json", str(script))
     report = json.loads((tmp_path / "report.json").read_text())
-    assert len(report["summary"]["steps"]) == 6  # of 10: two to wait, two to warm up
+    assert count_steps(report["summary"]) == 6  # of 10: two to wait, two to warm up
     assert "the recording of “script” ends there" in watched.err
 
 

@@ -26,6 +26,7 @@ from profkit.capture.recording.schedule import Schedule
 from profkit.capture.run.plan import Plan
 from profkit.capture.run.spawned import MAX_WORKERS, SpawnedWorkers
 from tests.processes import start
+from tests.step_counts import count_steps
 
 JOB = """\
 import socket, sys, time
@@ -156,7 +157,7 @@ def test_spawned_ranks_get_one_report(argument: str, code: int, tmp_path: Path) 
     assert (bare.code, ended.code, ended.out) == (code, code, bare.out)
     report = json.loads((tmp_path / "job.json").read_text(encoding="utf-8"))
     assert [rank["rank"] for rank in report["ranks"]] == [0, 1]
-    assert len(report["summary"]["steps"]) == 3
+    assert count_steps(report["summary"]) == 3
     assert ("ValueError: rank 1 is broken" in ended.err) == bool(code)
     assert not list(tmp_path.glob("traces/job/.workers-*"))
     # Nothing of profkit is in the program's traceback.
@@ -170,6 +171,6 @@ def test_the_spawned_worker_that_trains_is_reported_on(tmp_path: Path) -> None:
     ended = start(tmp_path, "-m", "profkit", "run", "--json", "report.json", str(program))
     assert (ended.code, ended.out) == (0, "seeds [0, 1]\nexit codes [0, 0]\n")
     report = json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))
-    assert len(report["summary"]["steps"]) == 3
+    assert count_steps(report["summary"]) == 3
     assert "other processes were recorded as well" in ended.err
     assert len(list(tmp_path.glob("traces/spawned_workers/*.pt.trace.json.gz"))) == 3

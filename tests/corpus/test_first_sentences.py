@@ -125,7 +125,7 @@ OWN = {
     "evaluation_with_graph": Judgement(Cause.OPERATORS, 0.96, "64% at evaluation_with_graph.py:22"),
     "inference_autocast": Judgement(Cause.OPERATORS, 0.98, "mostly aten::copy_ (64%)"),
     "inference_cured": Judgement(Cause.OPERATORS, 0.63, "62% at inference_cured.py:36"),
-    "iris_item_each_epoch": Judgement(Cause.OPERATORS, 0.50, "each later 1.15 ms step on the CPU"),
+    "iris_item_each_epoch": Judgement(Cause.OPERATORS, 0.54, "each later 1.15 ms step on the CPU"),
     "iris_item_every_200": Judgement(
         Cause.PYTHON, 0.58, "the optimizer's included", "No problems found"
     ),

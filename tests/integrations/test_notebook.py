@@ -17,6 +17,7 @@ from profkit.model.live_memory import LiveMemory
 from profkit.model.report import Report
 from profkit.testing import TraceBuilder
 from tests.docs.blocks import ROOT, blocks
+from tests.step_counts import count_steps
 
 SETUP = """import torch
 net = torch.nn.Linear(8, 8)
@@ -201,15 +202,13 @@ def test_the_steps_of_a_cell_follow_its_optimizer(shell: InteractiveShell, n: in
     assert result.success
     report = shell.user_ns["kept"].report
     if n == 40:
-        assert [step.name for step in report.summary.steps] == [
-            "ProfilerStep#2",
-            "ProfilerStep#3",
-            "ProfilerStep#4",
-        ]
+        assert count_steps(report.summary) == 3
+        steps = {"ProfilerStep#2", "ProfilerStep#3", "ProfilerStep#4"}
+        assert {step.name for step in report.summary.steps} <= steps
         assert n_monitored(shell) == 40
         assert not [finding for finding in report.findings if finding.rule.startswith("MEM")]
     else:  # with fewer than four, the cell itself is what is reported
-        assert len(report.summary.steps) == (2 if n == 4 else 1)
+        assert count_steps(report.summary) == (2 if n == 4 else 1)
         assert "no complete step" not in seen.outputs[0].data["text/plain"]
 
 
@@ -230,7 +229,7 @@ for _ in profkit.steps(range(20), "loop"):
     net(batch)"""
     result, _ = ran(shell, cell)
     assert result.success
-    assert len(shell.user_ns["kept"].report.summary.steps) == 3
+    assert count_steps(shell.user_ns["kept"].report.summary) == 3
     assert n_monitored(shell) == 20
 
 
