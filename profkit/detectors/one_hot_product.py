@@ -38,17 +38,18 @@ Source:
     ``torch.nn.functional.one_hot``, ``torch.nn.Embedding`` in PyTorch's documentation.
 """
 
+from collections import defaultdict
 from collections.abc import Iterator
 from typing import Final
 
 import numpy as np
 
-from profkit.index.compute.inputs import Shape, n_elements, parse_inputs
+from profkit.index.compute.inputs import Shape, n_elements
+from profkit.index.compute.shaped import by_shapes, tensor_shape
 from profkit.index.device.syncs import outermost_calls
 from profkit.index.distinct import distinct, united
 from profkit.index.intervals import covered_by
 from profkit.rule import (
-    MISSING,
     Category,
     Context,
     Finding,
@@ -187,21 +188,13 @@ def _find_products(ctx: Context, thresholds: Thresholds) -> Iterator[tuple[Locat
 
 def _by_first_shape(ctx: Context, rows: Rows) -> Iterator[tuple[Shape, Rows]]:
     """Yield some operators by the shape of their first input, where it is known."""
-    dims = ctx.events.input_dims.at(rows)
-    texts_by_shape: dict[Shape, list[int]] = {}
-    for number in distinct(dims[dims != MISSING]).tolist():
-        shapes = _read_shapes(ctx.events.names[number])
-        if shapes and shapes[0]:
-            texts_by_shape.setdefault(shapes[0], []).append(number)
-    for shape, numbers in texts_by_shape.items():
-        yield shape, rows[np.isin(dims, numbers)]
-
-
-def _read_shapes(dims: str) -> list[Shape]:
-    """Return the shapes of an operator's inputs; that of a list or a number is empty."""
-    inputs = parse_inputs(dims, "", "")
-    shapes = () if inputs is None else inputs.shapes
-    return [tuple(size for size in shape if isinstance(size, int)) for shape in shapes]
+    rows_by_shape: dict[Shape, list[Rows]] = defaultdict(list)
+    for inputs, same in by_shapes(ctx.events, rows):
+        shape = tensor_shape(inputs, 0)
+        if shape:
+            rows_by_shape[shape].append(same)
+    for shape, groups in rows_by_shape.items():
+        yield shape, np.sort(np.concatenate(groups))
 
 
 def _follow(ctx: Context, made: Rows, conversions: Rows) -> bool:
@@ -216,7 +209,9 @@ def _with_shapes(ctx: Context, rows: Rows, indices: Shape, n_classes: int) -> Ro
     """Return the products of which a factor has the shape of the vectors, flat or transposed."""
     n_rows = n_elements(indices)
     vectors = {(*indices, n_classes), (n_rows, n_classes), (n_classes, n_rows)}
-    dims = ctx.events.input_dims.at(rows)
-    texts = distinct(dims[dims != MISSING]).tolist()
-    fitting = [n for n in texts if vectors & set(_read_shapes(ctx.events.names[n]))]
-    return rows[np.isin(dims, fitting)]
+    fitting = [
+        same
+        for inputs, same in by_shapes(ctx.events, rows)
+        if any(tensor_shape(inputs, place) in vectors for place in range(len(inputs.shapes)))
+    ]
+    return np.sort(np.concatenate(fitting)) if fitting else rows[:0]
