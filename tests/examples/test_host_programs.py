@@ -43,8 +43,9 @@ def prepared(name: str, *, cured: bool) -> Callable[[], None]:
 def report_on(name: str, path: Path, *, cured: bool) -> Report:
     step = prepared(name, cured=cured)
     if EXPECTED[name].get("with_profkit"):
-        with profkit.trace(path.stem, dir=path.parent, active=STEPS, quiet=True) as recorded:
-            # One step more has the lines.
+        # The lines of a name are recorded once in a process, in one step more.
+        loop = f"{name}-{path.stem}"
+        with profkit.trace(loop, dir=path.parent, active=STEPS, quiet=True) as recorded:
             for _ in range(2 * STEPS):
                 step()
                 recorded.step()
