@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 SEED = 7
 FEATURES, HIDDEN, CLASSES = 256, 2048, 10
-BATCH = 16
+BATCH = 4
 
 
 def main() -> None:

@@ -47,6 +47,16 @@ def steps_of(path: str | None) -> list[Step]:
     return sorted(spans, key=lambda step: step.number)
 
 
+def mean_step_ms(steps: list[Step], report: Report) -> float:
+    """Return the mean duration of the steps that a report is of, by the trace.
+
+    Other tests may have disturbed the rest, which a report leaves out.
+    """
+    names = {step.name for step in report.summary.steps}
+    kept = [step.dur_us for step in steps if f"ProfilerStep#{step.number}" in names]
+    return sum(kept) / len(kept) / 1000
+
+
 def run_example(example: str, arguments: list[str], patch: pytest.MonkeyPatch) -> list[str]:
     """Return the names of the rules that fire in a program of ``examples/trainers``."""
     reports: list[Report | None] = []
