@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from profkit.capture.memory.holders.attributes import full_name
 from profkit.capture.memory.holders.containers import can_grow, growing_types, length_of
+from profkit.capture.memory.holders.roots import Roots
 from profkit.capture.memory.holders.untracked_containers import array_contents
 from profkit.capture.memory.monitor.object_sizes import (
     BASIC_SIZE,
@@ -157,9 +158,11 @@ def scan_host_objects(
         large = _find_large(tracked.group(tracked.of_kinds(_may_be_large)))
 
         # The rest of the many is known by a part of it.
+        named = _find_named_values()
         is_certain = np.ones(len(objects), bool)
         if every > 1:
             is_certain = tracked.of_kinds(_is_rare) | tracked.are_among(_find_long(containers))
+            is_certain |= tracked.are_among(np.sort(_ids_in(_as_array(named, len(named)))))
         if earlier is not None:
             is_certain |= ~tracked.are_among(earlier.ids)
         certain = tracked.group(is_certain)
@@ -167,7 +170,7 @@ def scan_host_objects(
 
         # What is found from the second search on was chosen, and stands for what was not.
         untracked = _UntrackedSearch()
-        untracked.search(certain, local_values())
+        untracked.search(certain, named)
         n_certain, n_certain_leaves = len(untracked.containers), untracked.n_leaves
         untracked.search(chosen)
 
@@ -198,7 +201,11 @@ def scan_host_objects(
 def scan_containers(
     min_entries: int = MIN_ENTRIES, many_objects: int = MANY_OBJECTS
 ) -> HostObjectScan:
-    """Scan the lengths of the tracked containers alone: a third of the time of all objects."""
+    """Scan the lengths of the containers alone: a third of the time of all objects.
+
+    Of dicts of numbers and strings, which the collector does not track, those that the program has
+    a name for are among them.
+    """
     with garbage_collection_paused():
         objects = gc.get_objects()
         if len(objects) >= _VERY_MANY * many_objects:
@@ -206,7 +213,16 @@ def scan_containers(
 
         growing = instances(objects, type_ids(*growing_types()))
         objects.clear()
+
+        untracked = filterfalse(gc.is_tracked, _find_named_values())
+        growing += instances(_unique(list(untracked)), {id(dict)})
         return HostObjectScan({}, list(_find_containers(_group_by_type(growing), min_entries)), [])
+
+
+def _find_named_values() -> list[object]:
+    """Return the values of all variables of running functions and of the program's modules."""
+    namespaces = [namespace for namespace, _ in Roots().find_program_globals()]
+    return local_values() + [value for names in namespaces for value in dict.values(names)]
 
 
 def _as_array(things: Iterable[object], n: int) -> ObjectArray:

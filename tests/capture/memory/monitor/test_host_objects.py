@@ -20,7 +20,7 @@ import torch
 
 from profkit.capture.memory.monitor import host_growth
 from profkit.capture.memory.monitor.host_growth import HostGrowthTracker
-from profkit.capture.memory.monitor.host_objects import scan_host_objects
+from profkit.capture.memory.monitor.host_objects import scan_containers, scan_host_objects
 from profkit.capture.memory.monitor.newest_entries import (
     find_library_object,
     find_view,
@@ -415,3 +415,20 @@ def test_of_many_objects_rare_ones_and_long_lists_are_always_searched() -> None:
     large_ids = {id(thing.thing) for thing in scan.large}
     assert {id(table.values) for table in tables} <= large_ids
     assert {id(checkpoint) for checkpoint in checkpoints} <= large_ids
+
+
+_numbers_by_name: dict[str, float] = {}
+
+
+def test_a_dict_of_numbers_in_a_global_variable_is_always_found() -> None:
+    """The collector does not track it, so that only what refers to it tells of it."""
+    before = scan_host_objects(many_objects=2_000)
+    _numbers_by_name.update({f"step {n}": float(n) for n in range(20_000)})
+    try:
+        assert any(sized.thing is _numbers_by_name for sized in scan_containers().containers)
+        after = scan_host_objects(many_objects=2_000, earlier=before.earlier)
+        assert any(sized.thing is _numbers_by_name for sized in after.containers)
+        for name in ("str", "float"):
+            assert _gained(before.by_type, after.by_type, name)[0] == pytest.approx(20_000, rel=0.1)
+    finally:
+        _numbers_by_name.clear()
