@@ -21,7 +21,6 @@ from profkit.errors import CaptureError
 from profkit.folders import working_folder
 from profkit.model.capture_info import (
     CaptureCost,
-    CaptureInfo,
     SampledTime,
     StepKind,
     UnusedGradients,
@@ -101,7 +100,7 @@ class RecordingWriter:
                 n_calls = lines.n_calls if lines is not None else 0
                 overhead = self._estimate_overhead(main, n_calls, max(n_events - n_calls, 0))
             ratio, basis = overhead or (None, "")
-            left_out = self._find_disturbed_steps(used, info)
+            left_out = [] if info.threads is None else find_disturbed_steps(used, info.threads)
 
             info = replace(
                 info,
@@ -131,13 +130,6 @@ class RecordingWriter:
         console.note(
             f"recorded “{self._name}”; next: profkit analyze {target}", quiet=self._options.quiet
         )
-
-    @staticmethod
-    def _find_disturbed_steps(used: Mapping[str, UsedTime], info: CaptureInfo) -> list[str]:
-        """Find the steps to leave out; none in a job, whose ranks are compared step by step."""
-        if info.threads is None or environment.is_distributed():
-            return []
-        return find_disturbed_steps(used, info.threads)
 
     def _estimate_overhead(
         self, main: ProfilerRecording, n_calls: int, n_others: int

@@ -3,7 +3,8 @@
 A step of some milliseconds is shorter than the time for which the system gives a core to another
 program. On a busy machine one of three recorded steps may then take ten times as long as the
 others, and whatever it was doing seems to take most of the time. Where other steps had their core,
-they say what the program does. Steps that are all disturbed alike are kept.
+they say what the program does. Steps that are all disturbed alike are kept, and so are those of a
+job's ranks, which are compared step by step.
 """
 
 from collections.abc import Mapping
@@ -11,6 +12,7 @@ from functools import reduce
 from operator import add
 from typing import Final
 
+from profkit.capture.process import environment
 from profkit.capture.process.cpu_time import CpuClock, UsedTime
 from profkit.model.capture_info import CpuTime, HostThreads
 
@@ -32,8 +34,9 @@ class StepDelays:
         self._clock: CpuClock | None = None
 
     def begin(self) -> None:
-        """Begin a recorded step."""
-        self._clock = CpuClock()
+        """Begin a recorded step, unless it is one of a rank of a job."""
+        # By the time the recording is written the program may have left its process group.
+        self._clock = None if environment.is_distributed() else CpuClock()
 
     def end(self, name: str) -> None:
         """End a step, if one has begun.

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from profkit.api import analyze, render
+from profkit.capture.process import environment
 from profkit.capture.process.cpu_time import UsedTime
 from profkit.capture.recording.step_delays import StepDelays, add_kept, find_disturbed_steps
 from profkit.model.capture_info import HostThreads
@@ -110,6 +111,18 @@ def test_only_steps_that_end_are_measured() -> None:
 
     assert list(delays.used) == ["step 3"]
     assert 15 * MS < delays.used["step 3"].window_ns < 5000 * MS
+
+
+def test_the_steps_of_a_rank_are_not_measured_and_so_are_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The recording is often written after the end of the job's process group."""
+    monkeypatch.setattr(environment, "is_distributed", lambda: True)
+    delays = StepDelays()
+    delays.begin()
+    monkeypatch.setattr(environment, "is_distributed", lambda: False)
+    delays.end("step 3")
+    assert not delays.used
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells the time without a core")
