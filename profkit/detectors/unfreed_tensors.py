@@ -118,7 +118,7 @@ class _Growth:
 
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield a finding for each line whose memory grows, or one for a whole graph."""
-    if len(ctx.steps) < thresholds.min_steps_count or _was_monitored(ctx):
+    if len(ctx.all_steps) < thresholds.min_steps_count or _was_monitored(ctx):
         return
 
     growths = sorted(_find_growths(ctx), key=lambda line: -line.step_bytes)
@@ -137,12 +137,12 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
 
 def _was_monitored(ctx: Context) -> bool:
     """Tell whether rules on monitored memory report the same leaks, with their holders."""
-    return ctx.live is not None and ctx.live.n_evaluated_steps >= len(ctx.steps)
+    return ctx.live is not None and ctx.live.n_evaluated_steps >= len(ctx.all_steps)
 
 
 def _find_growths(ctx: Context) -> Iterator[_Growth]:
     table = ctx.allocations.table
-    kept = unfreed_in_steps(ctx.allocations, ctx.steps)
+    kept = unfreed_in_steps(ctx.allocations, ctx.all_steps)
     row = find_rows_open_at(ctx.events, ctx.tree, table.lane[kept.place], table.ts_ns[kept.place])
     kind, number = table.device_type[kept.place], table.device[kept.place]
 
@@ -150,7 +150,7 @@ def _find_growths(ctx: Context) -> Iterator[_Growth]:
         on_device = (row != NO_ROW) & (kind == device[0]) & (number == device[1])
         for location, rows in ctx.by_line(distinct(row[on_device])):
             of_line = kept.select(on_device & are_among(row, rows))
-            step_bytes = growth_per_step_bytes(of_line.bytes_by_step(len(ctx.steps)))
+            step_bytes = growth_per_step_bytes(of_line.bytes_by_step(len(ctx.all_steps)))
             if step_bytes:
                 ops = _name_ops(ctx, rows)
                 yield _Growth(location, ops, device_label(*device), of_line, step_bytes)
@@ -165,13 +165,13 @@ def _build_finding(ctx: Context, thresholds: Thresholds, lines: list[_Growth]) -
     step_bytes = sum(line.step_bytes for line in lines)
     n_blocks = sum(len(line.kept.place) for line in lines)
     n_by_step = np.bincount(
-        np.concatenate([line.kept.step for line in lines]), minlength=len(ctx.steps)
+        np.concatenate([line.kept.step for line in lines]), minlength=len(ctx.all_steps)
     )
-    by_step = np.sum([line.kept.bytes_by_step(len(ctx.steps)) for line in lines], axis=0)
+    by_step = np.sum([line.kept.bytes_by_step(len(ctx.all_steps)) for line in lines], axis=0)
 
     return INFO.finding(
         severity="warning" if step_bytes >= thresholds.warning_step_bytes else "note",
-        confidence="high" if len(ctx.steps) >= thresholds.sure_steps_count else "medium",
+        confidence="high" if len(ctx.all_steps) >= thresholds.sure_steps_count else "medium",
         message=_build_message(ctx, lines, step_bytes, n_blocks),
         fix=(
             "Find the list, attribute or running sum that keeps them, and store `.detach()`ed "
@@ -179,6 +179,7 @@ def _build_finding(ctx: Context, thresholds: Thresholds, lines: list[_Growth]) -
         ),
         locations=tuple(line.location for line in lines),
         n=n_blocks,
+        # A total: its cost per step is divided by the steps that figures are of.
         cost=ctx.cost(n_bytes=step_bytes * len(ctx.steps)),
         growth=growth(range(1, len(by_step) + 1), np.cumsum(by_step), np.cumsum(n_by_step)),
         evidence={
@@ -192,7 +193,7 @@ def _build_finding(ctx: Context, thresholds: Thresholds, lines: list[_Growth]) -
 def _build_message(ctx: Context, lines: list[_Growth], step_bytes: int, n_blocks: int) -> str:
     where = "in host memory" if lines[0].device == "cpu" else f"on {lines[0].device}"
     growth_text = f"{format_bytes(step_bytes)} per step {where}"
-    left = f"{format_count(n_blocks)} blocks are left from {format_count(len(ctx.steps))} steps"
+    left = f"{format_count(n_blocks)} blocks are left from {format_count(len(ctx.all_steps))} steps"
 
     if len(lines) == 1:
         ops = lines[0].ops

@@ -33,7 +33,7 @@ from profkit.index.host.nesting import (
 )
 from profkit.index.host.source import NO_FRAME, SourceMap, find_forward_of_backward, map_source
 from profkit.index.host.step_marks import find_steps
-from profkit.index.host.steps import NO_STEP, Steps, data_waits, divide_by_steps
+from profkit.index.host.steps import NO_STEP, Steps, data_waits, divide_by_steps, leave_out_steps
 from profkit.index.intervals import EMPTY, Intervals, subtract, union, unite
 from profkit.index.launches import Launches, join_launches
 from profkit.index.ranks.collectives import (
@@ -132,17 +132,21 @@ class Context:
         return build_call_tree(self.events)
 
     @cached_property
-    def steps(self) -> Steps:
-        """Steps of the recording."""
+    def all_steps(self) -> Steps:
+        """Steps of the recording, those that other programs disturbed too.
+
+        Such a step takes longer than it does without them, and allocates what it always does.
+        """
         capture = self.trace.capture
         if capture is None or capture.steps == "whole":
             return find_steps(self.events)
-        return find_steps(
-            self.events,
-            entry_name=capture.name,
-            open_step=capture.open_step,
-            left_out=capture.left_out_steps,
-        )
+        return find_steps(self.events, entry_name=capture.name, open_step=capture.open_step)
+
+    @cached_property
+    def steps(self) -> Steps:
+        """Steps of the recording that figures are of."""
+        capture = self.trace.capture
+        return leave_out_steps(self.all_steps, () if capture is None else capture.left_out_steps)
 
     @property
     def innermost_op(self) -> Int32s:

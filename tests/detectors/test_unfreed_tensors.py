@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from profkit.api import analyze
+from profkit.model.capture_info import CaptureInfo
 from profkit.model.finding import Finding
 from profkit.model.growth import Growth
 from profkit.model.report import Report
@@ -64,6 +65,20 @@ def test_it_states_the_growth_of_a_line_in_every_step(
         f"80.0 KiB per step {where}, allocated in line_20 (train.py:20) by `aten::nll_loss`, are "
         "never freed: 4 blocks are left from 4 steps."
     )
+
+
+def test_a_step_that_other_programs_disturbed_counts(found: Found) -> None:
+    program = Program()
+    info = CaptureInfo(version="1", name="t", steps="user", left_out_steps=["ProfilerStep#1"])
+    program.b = TraceBuilder(stacks=True, memory=True, capture=info)
+    (finding,) = found(program.steps(3, lambda _: _lose(program)), RULE)
+    assert finding.evidence["bytes_by_step"] == [80 * KIB] * 3
+    assert finding.cost.per_step_bytes == 80 * KIB
+    assert "3 blocks are left from 3 steps" in finding.message
+
+
+def _lose(program: Program) -> None:
+    program.line(20, "aten::nll_loss", 80 * KIB)
 
 
 def test_a_program_that_frees_what_it_takes_is_not_reported(found: Found) -> None:

@@ -6,7 +6,6 @@ regular order on one thread; otherwise the recording has no steps.
 """
 
 import re
-from collections.abc import Collection
 from dataclasses import replace
 from typing import Final
 
@@ -18,7 +17,6 @@ from profkit.index.host.steps import (
     Work,
     data_waits,
     find_annotated_steps,
-    leave_out_steps,
     optimizer_steps,
     outermost,
     without_own_edges,
@@ -49,22 +47,14 @@ _NUMBERS: Final = regex(r"\d+")
 _WRITTEN_BY_TORCH: Final = (FRAMING, COLLECTIVE, COMPILED_REGION, DYNAMO_OVERHEAD, COMPILING)
 
 
-def find_steps(
-    events: EventTable,
-    *,
-    entry_name: str | None = None,
-    open_step: str = "",
-    left_out: Collection[str] = (),
-) -> Steps:
+def find_steps(events: EventTable, *, entry_name: str | None = None, open_step: str = "") -> Steps:
     """Find the steps that the recording names, or else the steps that its marks delimit.
 
     Args:
         entry_name: See :func:`~profkit.index.host.steps.find_annotated_steps`.
         open_step: See :func:`~profkit.index.host.steps.find_annotated_steps`.
-        left_out: The names of steps that other programs disturbed.
     """
     named = find_annotated_steps(events, entry_name=entry_name, open_step=open_step)
-    named = leave_out_steps(named, left_out)
     return without_own_edges(events, named if len(named) else _find_marked_steps(events, named))
 
 
