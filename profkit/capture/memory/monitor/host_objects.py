@@ -158,11 +158,13 @@ def scan_host_objects(
         large = _find_large(tracked.group(tracked.of_kinds(_may_be_large)))
 
         # The rest of the many is known by a part of it.
-        named = _find_named_values()
+        in_globals = _find_global_values()
         is_certain = np.ones(len(objects), bool)
         if every > 1:
             is_certain = tracked.of_kinds(_is_rare) | tracked.are_among(_find_long(containers))
-            is_certain |= tracked.are_among(np.sort(_ids_in(_as_array(named, len(named)))))
+            # Not those of local variables: what one scan finds in them the next may not.
+            global_ids = _ids_in(_as_array(in_globals, len(in_globals)))
+            is_certain |= tracked.are_among(np.sort(global_ids))
         if earlier is not None:
             is_certain |= ~tracked.are_among(earlier.ids)
         certain = tracked.group(is_certain)
@@ -170,7 +172,7 @@ def scan_host_objects(
 
         # What is found from the second search on was chosen, and stands for what was not.
         untracked = _UntrackedSearch()
-        untracked.search(certain, named)
+        untracked.search(certain, local_values() + in_globals)
         n_certain, n_certain_leaves = len(untracked.containers), untracked.n_leaves
         untracked.search(chosen)
 
@@ -214,15 +216,15 @@ def scan_containers(
         growing = instances(objects, type_ids(*growing_types()))
         objects.clear()
 
-        untracked = filterfalse(gc.is_tracked, _find_named_values())
+        untracked = filterfalse(gc.is_tracked, local_values() + _find_global_values())
         growing += instances(_unique(list(untracked)), {id(dict)})
         return HostObjectScan({}, list(_find_containers(_group_by_type(growing), min_entries)), [])
 
 
-def _find_named_values() -> list[object]:
-    """Return the values of all variables of running functions and of the program's modules."""
+def _find_global_values() -> list[object]:
+    """Return the values of all global variables of the program's modules."""
     namespaces = [namespace for namespace, _ in Roots().find_program_globals()]
-    return local_values() + [value for names in namespaces for value in dict.values(names)]
+    return [value for names in namespaces for value in dict.values(names)]
 
 
 def _as_array(things: Iterable[object], n: int) -> ObjectArray:
