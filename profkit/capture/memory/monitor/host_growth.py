@@ -2,7 +2,7 @@
 
 Python's objects are scanned only if heap memory grows beyond tensors and graphs: a few times, some
 steps apart. The first two scans read the lengths of containers alone, and measure the entries of
-those that have grown. That is enough for most leaks, and takes a third of the time.
+those that have grown. That is enough for most leaks, and takes half of the time.
 """
 
 import sys

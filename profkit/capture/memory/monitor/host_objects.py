@@ -14,7 +14,6 @@ import numpy.typing as npt
 
 from profkit.capture.memory.holders.attributes import full_name
 from profkit.capture.memory.holders.containers import can_grow, growing_types, length_of
-from profkit.capture.memory.holders.roots import Roots
 from profkit.capture.memory.holders.untracked_containers import array_contents
 from profkit.capture.memory.monitor.object_sizes import (
     BASIC_SIZE,
@@ -158,13 +157,11 @@ def scan_host_objects(
         large = _find_large(tracked.group(tracked.of_kinds(_may_be_large)))
 
         # The rest of the many is known by a part of it.
-        in_globals = _find_global_values()
+        held = local_values()
         is_certain = np.ones(len(objects), bool)
         if every > 1:
             is_certain = tracked.of_kinds(_is_rare) | tracked.are_among(_find_long(containers))
-            # Not those of local variables: what one scan finds in them the next may not.
-            global_ids = _ids_in(_as_array(in_globals, len(in_globals)))
-            is_certain |= tracked.are_among(np.sort(global_ids))
+            held += _find_untracked_dicts(objects, _MIN_ENTRIES_ALWAYS)
         if earlier is not None:
             is_certain |= ~tracked.are_among(earlier.ids)
         certain = tracked.group(is_certain)
@@ -172,7 +169,7 @@ def scan_host_objects(
 
         # What is found from the second search on was chosen, and stands for what was not.
         untracked = _UntrackedSearch()
-        untracked.search(certain, local_values() + in_globals)
+        untracked.search(certain, held)
         n_certain, n_certain_leaves = len(untracked.containers), untracked.n_leaves
         untracked.search(chosen)
 
@@ -203,28 +200,33 @@ def scan_host_objects(
 def scan_containers(
     min_entries: int = MIN_ENTRIES, many_objects: int = MANY_OBJECTS
 ) -> HostObjectScan:
-    """Scan the lengths of the containers alone: a third of the time of all objects.
-
-    Of dicts of numbers and strings, which the collector does not track, those that the program has
-    a name for are among them.
-    """
+    """Scan the lengths of the containers alone: half of the time of all objects."""
     with garbage_collection_paused():
         objects = gc.get_objects()
         if len(objects) >= _VERY_MANY * many_objects:
             min_entries = max(min_entries, _MIN_ENTRIES_OF_MANY)
 
         growing = instances(objects, type_ids(*growing_types()))
+        growing += _find_untracked_dicts(objects, min_entries)
         objects.clear()
-
-        untracked = filterfalse(gc.is_tracked, local_values() + _find_global_values())
-        growing += instances(_unique(list(untracked)), {id(dict)})
         return HostObjectScan({}, list(_find_containers(_group_by_type(growing), min_entries)), [])
 
 
-def _find_global_values() -> list[object]:
-    """Return the values of all global variables of the program's modules."""
-    namespaces = [namespace for namespace, _ in Roots().find_program_globals()]
-    return [value for names in namespaces for value in dict.values(names)]
+def _find_untracked_dicts(objects: list[object], min_entries: int) -> list[object]:
+    """Find the dicts that the collector does not track, as they hold numbers and strings alone.
+
+    A log of values by name is such a dict, and nothing but what refers to it tells of it.
+
+    Args:
+        objects: All objects that the collector tracks.
+        min_entries: The least number of entries.
+    """
+    held = local_values()
+    for start in range(0, len(objects), _BATCH):
+        held += instances(referents(*objects[start : start + _BATCH]), {id(dict)})
+
+    dicts = instances(_unique(list(filterfalse(gc.is_tracked, held))), {id(dict)})
+    return [names for names in dicts if dict.__len__(names) >= min_entries]
 
 
 def _as_array(things: Iterable[object], n: int) -> ObjectArray:
